@@ -1,0 +1,192 @@
+// The variational head's end: z = mu + exp(logvar / 2) * eps with logvar clamped, the KL to N(0, I) of each
+// sample, and the statistics of the diary. Work is cut by columns, so that the spread over the batch of
+// each latent dimension comes out of the same pass.
+#include <limits>
+
+#include "common.h"
+
+namespace fmk {
+namespace {
+
+struct HeadSums {
+  double abs_mu = 0, mu2 = 0, logvar = 0, std = 0, kl = 0, clamped = 0, nonfinite = 0;
+  double std_min = std::numeric_limits<double>::infinity(), std_max = 0;
+};
+
+// mean and m2: the running moments of z over the batch, one pair a column; `seen` samples so far.
+template <class C>
+FMK_CLONES void head_tile(const C* __restrict mu, const C* __restrict logvar, const C* __restrict eps, C low, C high,
+                          C seen, C* __restrict z, C* __restrict mean, C* __restrict m2, int64_t n,
+                          HeadSums* out) {
+  C abs_mu = 0, mu2 = 0, sum_lv = 0, sum_std = 0, kl = 0, std_max = 0;
+  C std_min = std::numeric_limits<C>::infinity();
+  int32_t clamped = 0, nonfinite = 0;
+  const C share = C(1) / (seen + C(1));
+#pragma omp simd reduction(+ : abs_mu, mu2, sum_lv, sum_std, kl, clamped, nonfinite) \
+    reduction(min : std_min) reduction(max : std_max)
+  for (int64_t i = 0; i < n; i++) {
+    const C m = mu[i], raw = logvar[i];
+    C lv = raw < low ? low : raw;
+    lv = lv > high ? high : lv;
+    const C std = fmk::exp(lv * C(0.5));
+    const C value = m + std * eps[i];
+    z[i] = value;
+    abs_mu += m < 0 ? -m : m;
+    mu2 += m * m;
+    sum_lv += lv;
+    sum_std += std;
+    std_min = std < std_min ? std : std_min;
+    std_max = std > std_max ? std : std_max;
+    kl += C(0.5) * (m * m + std * std - C(1) - lv);
+    clamped += lv != raw ? 1 : 0;
+    nonfinite += finite(value) ? 0 : 1;
+    const C delta = value - mean[i];
+    mean[i] += delta * share;
+    m2[i] += delta * (value - mean[i]);
+  }
+  *out = {double(abs_mu), double(mu2),    double(sum_lv),    double(sum_std), double(kl),
+          double(clamped), double(nonfinite), double(std_min), double(std_max)};
+}
+
+// The gradient to logvar is held back outside the clamp unless it leads back inside.
+template <class C>
+FMK_CLONES void head_tile_backward(const C* __restrict grad_z, C grad_kl, const C* __restrict mu,
+                                   const C* __restrict logvar, const C* __restrict eps, C low, C high,
+                                   C* __restrict to_mu, C* __restrict to_logvar, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    const C raw = logvar[i];
+    C lv = raw < low ? low : raw;
+    lv = lv > high ? high : lv;
+    const C std = fmk::exp(lv * C(0.5));
+    const C g = grad_z[i] * C(0.5) * std * eps[i] + grad_kl * C(0.5) * (std * std - C(1));
+    to_mu[i] = grad_z[i] + grad_kl * mu[i];
+    const bool held = (raw < low && g > 0) || (raw > high && g < 0);
+    to_logvar[i] = held ? C(0) : g;
+  }
+}
+
+void check_head(const Tensor& mu, const Tensor& logvar, const Tensor& eps) {
+  check_tensor(mu, "mu");
+  FMK_CHECK(mu.dim() >= 1, "mu needs a batch dimension");
+  check_like(logvar, mu, "logvar");
+  check_like(eps, mu, "eps");
+}
+
+std::tuple<Tensor, Tensor, Tensor> reparameterize(Tensor mu, Tensor logvar, Tensor eps, double low, double high) {
+  check_head(mu, logvar, eps);
+  const int64_t samples = mu.size(0), n = samples == 0 ? 0 : mu.numel() / samples, columns = tiles_of(n);
+  Tensor z = fresh_like(mu, promote(dtype_of(mu), dtype_of(logvar)));
+  const Tensor mu_d = dense(mu), logvar_d = dense(logvar), eps_d = dense(eps);
+  std::vector<HeadSums> sums(size_t(samples * columns));
+  // Of each column tile: the mean over it of std over the batch, and the moments of all its z.
+  struct ColumnSums {
+    double std = 0, mean = 0, m2 = 0;
+  };
+  std::vector<ColumnSums> column_sums(static_cast<size_t>(columns));
+  const bool in_double = is_double(z);
+  with_compute_type(in_double, [&](auto zero) {
+    using C = decltype(zero);
+    const Source<C> mu_in(mu_d), logvar_in(logvar_d), eps_in(eps_d);
+    const Sink<C> z_out(z);
+    const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(samples, 1));
+    torch::stable::parallel_for(0, columns, grain, [&](int64_t first, int64_t last) {
+      Tile<C> a, b, c, z_tile, mean, m2;
+      for (int64_t column = first; column < last; column++) {
+        const int64_t begin = column * kTile, count = std::min(kTile, n - begin);
+        std::fill_n(mean.data, count, C(0));
+        std::fill_n(m2.data, count, C(0));
+        for (int64_t sample = 0; sample < samples; sample++) {
+          const int64_t at = sample * n + begin;
+          C* tile = z_out.at(at, z_tile);
+          head_tile(mu_in.at(at, count, a), logvar_in.at(at, count, b), eps_in.at(at, count, c), C(low), C(high),
+                    C(sample), tile, mean.data, m2.data, count, &sums[sample * columns + column]);
+          z_out.put(at, tile, count);
+        }
+        ColumnSums& out = column_sums[column];
+        for (int64_t i = 0; i < count; i++) out.mean += double(mean[i]);
+        out.mean /= double(count);
+        for (int64_t i = 0; i < count; i++) {
+          const double off = double(mean[i]) - out.mean;
+          out.std += std::sqrt(double(m2[i]) / double(samples));
+          out.m2 += double(m2[i]) + off * off * double(samples);
+        }
+      }
+    });
+  });
+  std::vector<double> kl(size_t(samples), 0.0);
+  HeadSums total;
+  for (int64_t k = 0; k < samples * columns; k++) {
+    const HeadSums& part = sums[k];
+    kl[k / columns] += part.kl;
+    total.abs_mu += part.abs_mu;
+    total.mu2 += part.mu2;
+    total.logvar += part.logvar;
+    total.std += part.std;
+    total.clamped += part.clamped;
+    total.nonfinite += part.nonfinite;
+    total.std_min = std::min(total.std_min, part.std_min);
+    total.std_max = std::max(total.std_max, part.std_max);
+  }
+  const double count = double(samples * n);
+  double z_mean = 0, z_m2 = 0, z_std = 0;
+  for (int64_t k = 0; k < columns; k++) z_mean += column_sums[k].mean * double(std::min(kTile, n - k * kTile));
+  z_mean /= double(n);
+  for (int64_t k = 0; k < columns; k++) {
+    const double width = double(std::min(kTile, n - k * kTile)), off = column_sums[k].mean - z_mean;
+    z_m2 += column_sums[k].m2 + off * off * width * double(samples);
+    z_std += column_sums[k].std;
+  }
+  std::vector<double> stats(kHeadColumns);
+  stats[kMuAbsMean] = total.abs_mu / count;
+  stats[kMuRms] = std::sqrt(total.mu2 / count);
+  stats[kLogvarMean] = total.logvar / count;
+  stats[kStdMean] = total.std / count;
+  stats[kStdMin] = total.std_min;
+  stats[kStdMax] = total.std_max;
+  stats[kZMean] = z_mean;
+  stats[kZVar] = z_m2 / count;
+  stats[kZStdPerDimMean] = z_std / double(n);
+  stats[kClampedFraction] = total.clamped / count;
+  stats[kHeadNonfinite] = total.nonfinite;
+  const Dtype dtype = in_double ? Dtype::f64 : Dtype::f32;
+  return {z, tensor_of(kl, {samples}, dtype), tensor_of(stats, {kHeadColumns}, dtype)};
+}
+
+std::tuple<Tensor, Tensor> reparameterize_backward(OptTensor grad_z, OptTensor grad_kl, Tensor mu, Tensor logvar,
+                                                   Tensor eps, double low, double high) {
+  check_head(mu, logvar, eps);
+  check_like(grad_z, mu, "grad_z");
+  check_tensor(grad_kl, "grad_kl");
+  const int64_t samples = mu.size(0), n = samples == 0 ? 0 : mu.numel() / samples;
+  FMK_CHECK(!grad_kl || grad_kl->numel() == samples, "grad_kl must be (B,)");
+  const Tensor mu_d = dense(mu), logvar_d = dense(logvar), eps_d = dense(eps);
+  const OptTensor gz = dense(grad_z);
+  Tensor to_mu = fresh_like(mu), to_logvar = fresh_like(logvar);
+  with_compute_type(is_double(mu) || is_double(logvar) || is_double(grad_z), [&](auto zero) {
+    using C = decltype(zero);
+    const auto kl = grad_kl ? values_of<C>(*grad_kl) : std::vector<C>(size_t(samples), C(0));
+    const Source<C> grad_in(gz), mu_in(mu_d), logvar_in(logvar_d), eps_in(eps_d);
+    const Sink<C> mu_out(to_mu), logvar_out(to_logvar);
+    for_tiles(samples, n, [&](int64_t sample, int64_t i, int64_t count, int64_t) {
+      Tile<C> g, a, b, c, mu_tile, logvar_tile;
+      const int64_t at = sample * n + i;
+      if (!grad_in.data) std::fill_n(g.data, count, C(0));
+      C* to_m = mu_out.at(at, mu_tile);
+      C* to_l = logvar_out.at(at, logvar_tile);
+      head_tile_backward(grad_in.data ? grad_in.at(at, count, g) : g.data, kl[sample], mu_in.at(at, count, a),
+                         logvar_in.at(at, count, b), eps_in.at(at, count, c), C(low), C(high), to_m, to_l, count);
+      mu_out.put(at, to_m, count);
+      logvar_out.put(at, to_l, count);
+    });
+  });
+  return {to_mu, to_logvar};
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) {
+  m.impl("reparameterize", TORCH_BOX(&reparameterize));
+  m.impl("reparameterize_backward", TORCH_BOX(&reparameterize_backward));
+}
+
+}  // namespace fmk

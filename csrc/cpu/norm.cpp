@@ -1,0 +1,391 @@
+// The time-dependent norms and the gelu gate: what stands between the products of a block.
+// RMS norm and layer norm are one kernel: y = (s - mean) * rstd * scale + offset, with s = x + residual;
+// RMS norm has mean = 0 and rstd = 1 / (rms + eps), layer norm rstd = 1 / sqrt(var + eps).
+#include "common.h"
+
+namespace fmk {
+namespace {
+
+template <class C>
+FMK_CLONES void add_tile(const C* __restrict a, const C* __restrict b, C* __restrict out, int64_t n) {
+  for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
+}
+
+template <class C>
+FMK_CLONES C sum_tile(const C* __restrict x, int64_t n) {
+  C sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; i++) sum += x[i];
+  return sum;
+}
+
+template <class C>
+FMK_CLONES C squares_tile(const C* __restrict x, C center, int64_t n) {
+  C sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; i++) sum += (x[i] - center) * (x[i] - center);
+  return sum;
+}
+
+template <class C>
+FMK_CLONES void normalize_tile(const C* __restrict s, C mean, C rstd, const C* __restrict scale,
+                               const C* __restrict offset, C* __restrict y, int64_t n) {
+  if (offset)
+    for (int64_t i = 0; i < n; i++) y[i] = (s[i] - mean) * rstd * scale[i] + offset[i];
+  else
+    for (int64_t i = 0; i < n; i++) y[i] = (s[i] - mean) * rstd * scale[i];
+}
+
+// With h = (s - mean) * rstd and g = grad * scale: sums of g and g*h, and the parameters' gradients.
+template <class C>
+struct Moments {
+  C g, gh;
+};
+template <class C>
+FMK_CLONES Moments<C> moments_tile(const C* __restrict grad, const C* __restrict s, C mean, C rstd,
+                                   const C* __restrict scale, C* __restrict to_scale, C* __restrict to_offset,
+                                   int64_t n) {
+  C sum_g = 0, sum_gh = 0;
+#pragma omp simd reduction(+ : sum_g, sum_gh)
+  for (int64_t i = 0; i < n; i++) {
+    const C h = (s[i] - mean) * rstd;
+    const C g = grad[i] * scale[i];
+    sum_g += g;
+    sum_gh += g * h;
+    to_scale[i] += grad[i] * h;
+    to_offset[i] += grad[i];
+  }
+  return {sum_g, sum_gh};
+}
+
+template <class C>
+FMK_CLONES void gradient_tile(const C* __restrict grad, const C* __restrict s, C mean, C rstd,
+                              const C* __restrict scale, C mean_g, C mean_gh, const C* __restrict more,
+                              C* __restrict out, int64_t n) {
+  if (more)
+    for (int64_t i = 0; i < n; i++)
+      out[i] = rstd * (grad[i] * scale[i] - mean_g - (s[i] - mean) * rstd * mean_gh) + more[i];
+  else
+    for (int64_t i = 0; i < n; i++)
+      out[i] = rstd * (grad[i] * scale[i] - mean_g - (s[i] - mean) * rstd * mean_gh);
+}
+
+// Rows given as a list of tensors side by side, of one width in all; a single x is a list of one.
+template <class C>
+struct Rows {
+  std::vector<Source<C>> parts;
+  std::vector<int64_t> widths;
+  int64_t width = 0, rows = 0;
+
+  explicit Rows(const std::vector<Tensor>& list) {
+    for (const Tensor& x : list) {
+      parts.emplace_back(x);
+      widths.push_back(x.size(x.dim() - 1));
+      width += widths.back();
+    }
+    rows = widths[0] == 0 ? 0 : list[0].numel() / widths[0];
+  }
+  // body(tile, column, n) over the row's tiles in order.
+  template <class F>
+  void each(int64_t row, C* buffer, const F& body) const {
+    int64_t column = 0;
+    for (size_t p = 0; p < parts.size(); p++)
+      for (int64_t i = 0; i < widths[p];) {
+        const int64_t n = std::min(kTile, widths[p] - i);
+        body(parts[p].at(row * widths[p] + i, n, buffer), column, n);
+        i += n;
+        column += n;
+      }
+  }
+};
+
+// Mean and centred sum of squares of a row, tile by tile (Chan's update, in double).
+struct RowMoments {
+  double count = 0, mean = 0, squares = 0;
+  void merge(double n, double tile_mean, double tile_squares) {
+    const double total = count + n, delta = tile_mean - mean;
+    mean += delta * n / total;
+    squares += tile_squares + delta * delta * count * n / total;
+    count = total;
+  }
+};
+
+struct Shape {
+  std::vector<Tensor> x;
+  int64_t rows = 0, width = 0, scale_rows = 1;
+  int64_t rows_per_scale() const { return std::max<int64_t>(1, rows / scale_rows); }
+};
+
+// scale (and offset, if given): (D,), (1, D) or (B, D).
+void check_rows(const Tensor& scale, const Shape& shape, int64_t batch, const char* name) {
+  check_tensor(scale, name);
+  const int64_t dim = scale.dim();
+  FMK_CHECK((dim == 1 || dim == 2) && scale.size(dim - 1) == shape.width &&
+                (dim == 1 || scale.size(0) == 1 || scale.size(0) == batch),
+            name, " must be (D,), (1, D) or (B, D)");
+}
+
+Shape check_norm(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& offset) {
+  Shape shape;
+  FMK_CHECK(!x.empty(), "x is an empty list");
+  const Tensor& first = x[0];
+  for (const Tensor& part : x) {
+    check_tensor(part, "x");
+    FMK_CHECK(part.dim() >= 1 && part.dim() == first.dim(), "x: tensors of different dimensions");
+    FMK_CHECK(std::equal(part.sizes().begin(), part.sizes().end() - 1, first.sizes().begin()),
+              "x: tensors differ before the last dimension");
+    FMK_CHECK(dtype_of(part) == dtype_of(first), "x: tensors of different dtypes");
+    shape.width += part.size(part.dim() - 1);
+    shape.x.push_back(dense(part));
+  }
+  shape.rows = 1;
+  for (int64_t i = 0; i + 1 < first.dim(); i++) shape.rows *= first.size(i);
+  const int64_t batch = first.dim() > 1 ? first.size(0) : 1;
+  check_rows(scale, shape, batch, "scale");
+  if (offset) {
+    check_rows(*offset, shape, batch, "offset");
+    FMK_CHECK(offset->numel() == scale.numel(), "offset must have as many rows as scale");
+  }
+  shape.scale_rows = scale.dim() == 1 ? 1 : std::max<int64_t>(1, scale.size(0));
+  return shape;
+}
+
+std::vector<int64_t> sizes_of(const Shape& shape) {
+  std::vector<int64_t> sizes(shape.x[0].sizes().begin(), shape.x[0].sizes().end());
+  sizes.back() = shape.width;
+  return sizes;
+}
+
+// Rows a task works on. In the backward each task has partial sums of its own, so the cut is by size.
+int64_t rows_per_task(const Shape& shape) {
+  return std::max<int64_t>(1, kGrain * kTile / std::max<int64_t>(shape.width, 1));
+}
+
+std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, OptTensor offset,
+                                           OptTensor residual, double eps, bool center) {
+  Shape shape = check_norm(x, scale, offset);
+  Dtype dtype = dtype_of(x[0]);
+  if (residual) {
+    FMK_CHECK(x.size() == 1, "residual goes with a single x");
+    check_like(*residual, x[0], "residual");
+    dtype = promote(dtype, dtype_of(*residual));
+  }
+  const OptTensor res = dense(residual);
+  const auto sizes = sizes_of(shape);
+  Tensor y = fresh(sizes, dtype);
+  Tensor sum = residual ? fresh(sizes, dtype) : nothing();
+  const bool in_double = dtype == Dtype::f64;
+  Tensor stat = fresh({shape.rows, 2}, in_double ? Dtype::f64 : Dtype::f32);
+  with_compute_type(in_double, [&](auto zero) {
+    using C = decltype(zero);
+    const Rows<C> rows(shape.x);
+    const auto scales = values_of<C>(scale);
+    const auto offsets = offset ? values_of<C>(*offset) : std::vector<C>();
+    const Source<C> more(res);
+    const Sink<C> y_out(y), sum_out(sum);
+    C* stats = stat.mutable_data_ptr<C>();
+    torch::stable::parallel_for(0, shape.rows, rows_per_task(shape), [&](int64_t first, int64_t last) {
+      Tile<C> a, b, s_tile, y_tile;
+      for (int64_t row = first; row < last; row++) {
+        const int64_t base = row * shape.width;
+        // x + residual, unrounded: both passes make it from its parts.
+        const auto summed = [&](const C* part, int64_t column, int64_t n) -> const C* {
+          if (!more.data) return part;
+          add_tile(part, more.at(base + column, n, b), s_tile.data, n);
+          return s_tile;
+        };
+        RowMoments moments;
+        rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
+          const C* s = summed(part, column, n);
+          if (center) {
+            const double mean = double(sum_tile(s, n)) / double(n);
+            moments.merge(double(n), mean, squares_tile(s, C(mean), n));
+          } else {
+            moments.squares += squares_tile(s, C(0), n);
+          }
+        });
+        const double power = moments.squares / double(shape.width);
+        const C mean = C(moments.mean);
+        const C rstd = C(center ? 1 / std::sqrt(power + eps) : 1 / (std::sqrt(power) + eps));
+        stats[2 * row] = mean;
+        stats[2 * row + 1] = rstd;
+        const int64_t scale_at = row / shape.rows_per_scale() * shape.width;
+        rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
+          const C* s = summed(part, column, n);
+          const int64_t at = base + column;
+          if (more.data) sum_out.write(at, s, n);
+          C* out = y_out.at(at, y_tile);
+          normalize_tile(s, mean, rstd, &scales[scale_at + column],
+                         offset ? &offsets[scale_at + column] : nullptr, out, n);
+          y_out.put(at, out, n);
+        });
+      }
+    });
+  });
+  return {y, sum, stat};
+}
+
+// grad_y and grad_sum are (rows, width); s is what was normalised (x, or x + residual).
+std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor grad_sum, std::vector<Tensor> s,
+                                                    Tensor scale, Tensor stat, double eps, bool center) {
+  Shape shape = check_norm(s, scale, std::nullopt);
+  const Tensor gy = dense(grad_y), stats_in = dense(stat);
+  const OptTensor gs = dense(grad_sum);
+  check_tensor(grad_y, "grad_y");
+  check_tensor(grad_sum, "grad_sum");
+  check_tensor(stat, "stat");
+  const int64_t total = shape.rows * shape.width;
+  FMK_CHECK(gy.numel() == total && (!gs || gs->numel() == total), "grad_y or grad_sum has another shape");
+  FMK_CHECK(stat.numel() == 2 * shape.rows, "stat has another shape");
+  Tensor grad_x = fresh(sizes_of(shape), dtype_of(s[0]));
+  Tensor grad_scale = fresh_like(scale), grad_offset = fresh_like(scale);
+  const bool in_double = is_double(s[0]) || is_double(grad_y);
+  with_compute_type(in_double, [&](auto zero) {
+    using C = decltype(zero);
+    const Rows<C> rows(shape.x);
+    const auto scales = values_of<C>(scale);
+    const auto stats = values_of<C>(stats_in);
+    const Source<C> grad(gy), more(gs);
+    const Sink<C> out(grad_x);
+    // A task is a run of rows under one row of scale; its partial sums are added up in task order.
+    const int64_t group = shape.rows_per_scale(), width = shape.width;
+    const int64_t run = std::max(rows_per_task(shape), (group + 15) / 16);
+    const int64_t runs = (group + run - 1) / run;
+    const int64_t tasks = shape.rows == 0 ? 0 : shape.scale_rows * runs;
+    std::vector<C> partial(size_t(2 * tasks * width), C(0));
+    torch::stable::parallel_for(0, tasks, 1, [&](int64_t first, int64_t last) {
+      Tile<C> a, b, c, result;
+      for (int64_t task = first; task < last; task++) {
+        const C* scale_row = &scales[task / runs * width];
+        C* to_scale = &partial[2 * task * width];
+        C* to_offset = to_scale + width;
+        const int64_t begin = task / runs * group + task % runs * run;
+        const int64_t end = std::min(begin + run, (task / runs + 1) * group);
+        for (int64_t row = begin; row < end; row++) {
+          const C mean = stats[2 * row], rstd = stats[2 * row + 1];
+          double sum_g = 0, sum_gh = 0;
+          rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
+            const auto sums = moments_tile(grad.at(row * width + column, n, b), part, mean, rstd,
+                                           scale_row + column, to_scale + column, to_offset + column, n);
+            sum_g += sums.g;
+            sum_gh += sums.gh;
+          });
+          // d rms / d s = s / (D rms), and rms * rstd = 1 - eps * rstd: zero for a row of zeros.
+          const double share = center ? 1.0 : 1.0 - eps * double(rstd);
+          const C mean_g = center ? C(sum_g / double(width)) : C(0);
+          const C mean_gh = share > 0 ? C(sum_gh / (double(width) * share)) : C(0);
+          rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
+            const int64_t at = row * width + column;
+            C* tile = out.at(at, result);
+            gradient_tile(grad.at(at, n, b), part, mean, rstd, scale_row + column, mean_g, mean_gh,
+                          more.data ? more.at(at, n, c) : nullptr, tile, n);
+            out.put(at, tile, n);
+          });
+        }
+      }
+    });
+    const Sink<C> scale_out(grad_scale), offset_out(grad_offset);
+    for_tiles(shape.scale_rows, width, [&](int64_t row, int64_t column, int64_t n, int64_t) {
+      Tile<C> sum;
+      for (int which = 0; which < 2; which++) {
+        std::fill_n(sum.data, n, C(0));
+        for (int64_t r = 0; r < (tasks ? runs : 0); r++)
+          for (int64_t i = 0; i < n; i++)
+            sum[i] += partial[(2 * (row * runs + r) + which) * width + column + i];
+        (which ? offset_out : scale_out).write(row * width + column, sum.data, n);
+      }
+    });
+  });
+  return {grad_x, grad_scale, grad_offset};
+}
+
+// ---- gelu(a) * b ----
+template <class C>
+FMK_CLONES void gelu_mul_tile(const C* __restrict a, const C* __restrict b, C* __restrict out, int64_t n) {
+  for (int64_t i = 0; i < n; i++) out[i] = a[i] * normal(a[i]).cdf * b[i];
+}
+
+template <class C>
+FMK_CLONES void gelu_mul_tile_backward(const C* __restrict grad, const C* __restrict a, const C* __restrict b,
+                                       C* __restrict to_a, C* __restrict to_b, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    const auto phi = normal(a[i]);
+    to_a[i] = grad[i] * b[i] * (phi.cdf + a[i] * phi.pdf);
+    to_b[i] = grad[i] * a[i] * phi.cdf;
+  }
+}
+
+// Gate and up as rows of one width: two tensors, or (b absent) the halves of each row of one.
+struct Gate {
+  Tensor a, b;
+  int64_t rows = 1, width, stride, b_shift;
+  Gate(const Tensor& first, const OptTensor& second) : a(dense(first)), b(second ? dense(*second) : a) {
+    check_tensor(first, "a");
+    check_like(second, first, "b");
+    if (second) {
+      width = stride = a.numel();
+      b_shift = 0;
+    } else {
+      FMK_CHECK(a.dim() >= 1 && a.size(a.dim() - 1) % 2 == 0, "a must have an even last dimension");
+      stride = a.size(a.dim() - 1);
+      width = b_shift = stride / 2;
+      rows = stride == 0 ? 0 : a.numel() / stride;
+    }
+  }
+};
+
+Tensor gelu_mul(Tensor a, OptTensor b) {
+  const Gate gate(a, b);
+  std::vector<int64_t> sizes(a.sizes().begin(), a.sizes().end());
+  if (!b) sizes.back() = gate.width;
+  Tensor y = fresh(sizes, promote(dtype_of(a), dtype_of(gate.b)));
+  with_compute_type(is_double(y), [&](auto zero) {
+    using C = decltype(zero);
+    const Source<C> left(gate.a), right(gate.b);
+    const Sink<C> out(y);
+    for_tiles(gate.rows, gate.width, [&](int64_t row, int64_t i, int64_t n, int64_t) {
+      Tile<C> at, bt, result;
+      const int64_t from = row * gate.stride + i, to = row * gate.width + i;
+      C* tile = out.at(to, result);
+      gelu_mul_tile(left.at(from, n, at), right.at(from + gate.b_shift, n, bt), tile, n);
+      out.put(to, tile, n);
+    });
+  });
+  return y;
+}
+
+// The gradient to a and b; for halves of one tensor, the gradient to it and nothing.
+std::tuple<Tensor, Tensor> gelu_mul_backward(Tensor grad, Tensor a, OptTensor b) {
+  const Gate gate(a, b);
+  check_tensor(grad, "grad");
+  FMK_CHECK(grad.numel() == gate.rows * gate.width, "grad has another shape");
+  const Tensor g = dense(grad);
+  Tensor grad_a = fresh_like(a), grad_b = b ? fresh_like(*b) : nothing();
+  with_compute_type(is_double(gate.a) || is_double(gate.b) || is_double(g), [&](auto zero) {
+    using C = decltype(zero);
+    const Source<C> left(gate.a), right(gate.b), grads(g);
+    const Sink<C> to_left(grad_a), to_right(b ? grad_b : grad_a);
+    for_tiles(gate.rows, gate.width, [&](int64_t row, int64_t i, int64_t n, int64_t) {
+      Tile<C> gt, at, bt, left_tile, right_tile;
+      const int64_t from = row * gate.stride + i;
+      C* left_out = to_left.at(from, left_tile);
+      C* right_out = to_right.at(from + gate.b_shift, right_tile);
+      gelu_mul_tile_backward(grads.at(row * gate.width + i, n, gt), left.at(from, n, at),
+                             right.at(from + gate.b_shift, n, bt), left_out, right_out, n);
+      to_left.put(from, left_out, n);
+      to_right.put(from + gate.b_shift, right_out, n);
+    });
+  });
+  return {grad_a, grad_b};
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) {
+  m.impl("td_norm", TORCH_BOX(&td_norm));
+  m.impl("td_norm_backward", TORCH_BOX(&td_norm_backward));
+  m.impl("gelu_mul", TORCH_BOX(&gelu_mul));
+  m.impl("gelu_mul_backward", TORCH_BOX(&gelu_mul_backward));
+}
+
+}  // namespace fmk

@@ -1,0 +1,283 @@
+// The path psi and its derivative, and what training reads off a predicted velocity.
+// psi = (t (r - 1) + 1) x0 + t x1 and Dt_psi = (r - 1) x0 + x1, with r = sigma_min / sigma_max.
+#include "common.h"
+
+namespace fmk {
+namespace {
+
+// out = c0 * x0 + c1 * x1
+template <class C>
+FMK_CLONES void combine_tile(C c0, const C* __restrict x0, C c1, const C* __restrict x1, C* __restrict out,
+                             int64_t n) {
+  for (int64_t i = 0; i < n; i++) out[i] = c0 * x0[i] + c1 * x1[i];
+}
+
+template <class C>
+FMK_CLONES void scale_tile(C c, const C* __restrict x, C* __restrict out, int64_t n) {
+  for (int64_t i = 0; i < n; i++) out[i] = c * x[i];
+}
+
+// Samples of one batch: (B, n) whatever the shape behind the first dimension.
+struct Batch {
+  int64_t samples, n;
+  explicit Batch(const Tensor& x) {
+    FMK_CHECK(x.dim() >= 1, "a batch dimension is needed");
+    samples = x.size(0);
+    n = samples == 0 ? 0 : x.numel() / samples;
+  }
+};
+
+void check_t(const Tensor& t, const Batch& batch) {
+  check_tensor(t, "t");
+  FMK_CHECK(t.numel() == batch.samples, "t must have one element a sample");
+}
+
+double ratio_of(double sigma_min, double sigma_max) { return sigma_min / sigma_max - 1.0; }
+
+template <class C>
+void combine(const Batch& batch, const Source<C>& x0, const Source<C>& x1, const std::vector<C>* t, C ratio,
+             const Sink<C>& x_t, const Sink<C>& velocity) {
+  for_tiles(batch.samples, batch.n, [&](int64_t sample, int64_t i, int64_t n, int64_t) {
+    Tile<C> a, b, result;
+    const int64_t at = sample * batch.n + i;
+    const C* start = x0.at(at, n, a);
+    const C* end = x1.at(at, n, b);
+    if (x_t.data) {
+      const C time = (*t)[sample];
+      C* out = x_t.at(at, result);
+      combine_tile(time * ratio + C(1), start, time, end, out, n);
+      x_t.put(at, out, n);
+    }
+    if (velocity.data) {
+      C* out = velocity.at(at, result);
+      combine_tile(ratio, start, C(1), end, out, n);
+      velocity.put(at, out, n);
+    }
+  });
+}
+
+// Either output may be left out; both are made in one pass over x0 and x1.
+void run_path(const OptTensor& t, const Tensor& x0, const Tensor& x1, double sigma_min, double sigma_max,
+              const OptTensor& x_t, const OptTensor& velocity) {
+  const Tensor start = dense(x0), end = dense(x1);
+  with_compute_type(is_double(x0) || is_double(x1), [&](auto zero) {
+    using C = decltype(zero);
+    const auto times = t ? values_of<C>(*t) : std::vector<C>();
+    combine<C>(Batch(x0), Source<C>(start), Source<C>(end), &times, C(ratio_of(sigma_min, sigma_max)),
+               x_t ? Sink<C>(*x_t) : Sink<C>(), velocity ? Sink<C>(*velocity) : Sink<C>());
+  });
+}
+
+void check_ends(const Tensor& x0, const Tensor& x1) {
+  check_tensor(x0, "x0");
+  check_like(x1, x0, "x1");
+}
+
+Tensor psi(Tensor t, Tensor x0, Tensor x1, double sigma_min, double sigma_max) {
+  check_ends(x0, x1);
+  check_t(t, Batch(x0));
+  Tensor out = fresh_like(x0, promote(dtype_of(x0), dtype_of(x1)));
+  run_path(t, x0, x1, sigma_min, sigma_max, out, std::nullopt);
+  return out;
+}
+
+Tensor dt_psi(Tensor x0, Tensor x1, double sigma_min, double sigma_max) {
+  check_ends(x0, x1);
+  Tensor out = fresh_like(x0, promote(dtype_of(x0), dtype_of(x1)));
+  run_path(std::nullopt, x0, x1, sigma_min, sigma_max, std::nullopt, out);
+  return out;
+}
+
+std::tuple<Tensor, Tensor> flow_pair(Tensor t, Tensor x0, Tensor x1, double sigma_min, double sigma_max,
+                                     std::optional<torch::headeronly::ScalarType> dtype) {
+  check_ends(x0, x1);
+  check_t(t, Batch(x0));
+  const Dtype out = dtype ? dtype_of(*dtype) : promote(dtype_of(x0), dtype_of(x1));
+  FMK_CHECK(out != Dtype::other, "dtype must be floating point");
+  Tensor x_t = fresh_like(x0, out), velocity = fresh_like(x0, out);
+  run_path(t, x0, x1, sigma_min, sigma_max, x_t, velocity);
+  return {x_t, velocity};
+}
+
+// The gradient of psi to x0 and x1, in the dtypes of `x0` and `x1`.
+std::tuple<Tensor, Tensor> psi_backward(Tensor grad, Tensor t, Tensor x0, Tensor x1, double sigma_min,
+                                        double sigma_max) {
+  check_ends(x0, x1);
+  check_like(grad, x0, "grad");
+  const Batch batch(x0);
+  check_t(t, batch);
+  const Tensor g = dense(grad);
+  Tensor grad0 = fresh_like(x0), grad1 = fresh_like(x1);
+  with_compute_type(is_double(x0) || is_double(x1) || is_double(grad), [&](auto zero) {
+    using C = decltype(zero);
+    const auto times = values_of<C>(t);
+    const C ratio = C(ratio_of(sigma_min, sigma_max));
+    const Source<C> source(g);
+    const Sink<C> to0(grad0), to1(grad1);
+    for_tiles(batch.samples, batch.n, [&](int64_t sample, int64_t i, int64_t n, int64_t) {
+      Tile<C> a, result;
+      const int64_t at = sample * batch.n + i;
+      const C* tile = source.at(at, n, a);
+      for (int which = 0; which < 2; which++) {
+        const Sink<C>& sink = which ? to1 : to0;
+        C* out = sink.at(at, result);
+        scale_tile(which ? times[sample] : times[sample] * ratio + C(1), tile, out, n);
+        sink.put(at, out, n);
+      }
+    });
+  });
+  return {grad0, grad1};
+}
+
+// ---- velocity statistics: one pass, the target never written to memory ----
+template <class C>
+FMK_CLONES void velocity_tile(const C* __restrict pred, const C* __restrict target, int64_t n,
+                              double* __restrict out) {
+  C error = 0, pred2 = 0, target2 = 0, dot = 0, abs_pred = 0, abs_target = 0, max_pred = 0, max_target = 0;
+  int32_t nonfinite = 0;
+#pragma omp simd reduction(+ : error, pred2, target2, dot, abs_pred, abs_target, nonfinite) \
+    reduction(max : max_pred, max_target)
+  for (int64_t i = 0; i < n; i++) {
+    const C p = pred[i], v = target[i], d = p - v;
+    const C ap = p < 0 ? -p : p, av = v < 0 ? -v : v;
+    error += d * d;
+    pred2 += p * p;
+    target2 += v * v;
+    dot += p * v;
+    abs_pred += ap;
+    abs_target += av;
+    max_pred = ap > max_pred ? ap : max_pred;
+    max_target = av > max_target ? av : max_target;
+    nonfinite += finite(p) && finite(v) ? 0 : 1;
+  }
+  const C columns[kVelocityColumns] = {error,      pred2,    target2,    dot,         abs_pred,
+                                       abs_target, max_pred, max_target, C(nonfinite)};
+  for (int c = 0; c < kVelocityColumns; c++) out[c] = double(columns[c]);
+}
+
+// The target velocity, given or made from x0 and x1, tile by tile.
+struct Target {
+  OptTensor x0, x1, given;
+  Target(const OptTensor& start, const OptTensor& end, const OptTensor& target, const Tensor& pred)
+      : x0(dense(start)), x1(dense(end)), given(dense(target)) {
+    check_tensor(pred, "v_pred");
+    FMK_CHECK(given ? !x0 && !x1 : x0 && x1, "give x0 and x1, or v_target");
+    check_like(x0, pred, "x0");
+    check_like(x1, pred, "x1");
+    check_like(given, pred, "v_target");
+  }
+  bool in_double() const { return is_double(x0) || is_double(x1) || is_double(given); }
+};
+
+template <class C>
+struct TargetSource {
+  Source<C> x0, x1, given;
+  C ratio;
+  Tile<C> a, b;
+  TargetSource(const Target& target, C sigma_ratio)
+      : x0(target.x0), x1(target.x1), given(target.given), ratio(sigma_ratio) {}
+  const C* at(int64_t i, int64_t n, C* tile) {
+    if (given.data) return given.at(i, n, tile);
+    combine_tile(ratio, x0.at(i, n, a), C(1), x1.at(i, n, b), tile, n);
+    return tile;
+  }
+};
+
+// (B, 9) sums of every sample, row-major.
+std::vector<double> velocity_sums(const Tensor& v_pred, const Target& target, double ratio) {
+  const Batch batch(v_pred);
+  const Tensor pred = dense(v_pred);
+  const int64_t per_sample = tiles_of(batch.n);
+  std::vector<double> tiles(size_t(batch.samples * per_sample * kVelocityColumns));
+  with_compute_type(is_double(v_pred) || target.in_double(), [&](auto zero) {
+    using C = decltype(zero);
+    const Source<C> source(pred);
+    for_tiles(batch.samples, batch.n, [&](int64_t sample, int64_t i, int64_t n, int64_t tile) {
+      TargetSource<C> targets(target, C(ratio));
+      Tile<C> a, b;
+      const int64_t at = sample * batch.n + i;
+      velocity_tile(source.at(at, n, a), targets.at(at, n, b), n, &tiles[tile * kVelocityColumns]);
+    });
+  });
+  std::vector<double> sums(size_t(batch.samples * kVelocityColumns));
+  for (int64_t k = 0; k < batch.samples * per_sample; k++)
+    for (int c = 0; c < kVelocityColumns; c++) {
+      double& sum = sums[k / per_sample * kVelocityColumns + c];
+      const double part = tiles[k * kVelocityColumns + c];
+      sum = c == kMaxPred || c == kMaxTarget ? std::max(sum, part) : sum + part;
+    }
+  return sums;
+}
+
+Dtype stats_dtype(const Tensor& v_pred, const Target& target) {
+  return is_double(v_pred) || target.in_double() ? Dtype::f64 : Dtype::f32;
+}
+
+Tensor velocity_stats(Tensor v_pred, OptTensor x0, OptTensor x1, OptTensor v_target, double sigma_min,
+                      double sigma_max) {
+  const Target target(x0, x1, v_target, v_pred);
+  return tensor_of(velocity_sums(v_pred, target, ratio_of(sigma_min, sigma_max)),
+                   {Batch(v_pred).samples, kVelocityColumns}, stats_dtype(v_pred, target));
+}
+
+void check_weight(const OptTensor& weight, const Batch& batch) {
+  check_tensor(weight, "weight");
+  FMK_CHECK(!weight || (weight->dim() == 1 && weight->numel() == batch.samples), "weight must be (B,)");
+}
+
+std::tuple<Tensor, Tensor> flow_loss(Tensor v_pred, OptTensor x0, OptTensor x1, OptTensor v_target,
+                                     OptTensor weight, double sigma_min, double sigma_max) {
+  const Target target(x0, x1, v_target, v_pred);
+  const Batch batch(v_pred);
+  check_weight(weight, batch);
+  const auto sums = velocity_sums(v_pred, target, ratio_of(sigma_min, sigma_max));
+  auto loss = weight ? values_of<double>(*weight) : std::vector<double>(size_t(batch.samples), 1.0);
+  for (int64_t b = 0; b < batch.samples; b++)
+    loss[b] *= sums[b * kVelocityColumns + kSquaredError] / double(batch.n);
+  const Dtype dtype = stats_dtype(v_pred, target);
+  return {tensor_of(loss, {batch.samples}, dtype), tensor_of(sums, {batch.samples, kVelocityColumns}, dtype)};
+}
+
+// d loss[b] / d v_pred = 2 weight[b] / n (v_pred - v_target)
+Tensor flow_loss_backward(Tensor grad, Tensor v_pred, OptTensor x0, OptTensor x1, OptTensor v_target,
+                          OptTensor weight, double sigma_min, double sigma_max) {
+  const Target target(x0, x1, v_target, v_pred);
+  const Batch batch(v_pred);
+  check_weight(weight, batch);
+  check_tensor(grad, "grad");
+  FMK_CHECK(grad.numel() == batch.samples, "grad must be (B,)");
+  auto factors = values_of<double>(grad);
+  const auto weights = weight ? values_of<double>(*weight) : std::vector<double>(size_t(batch.samples), 1.0);
+  for (int64_t b = 0; b < batch.samples; b++) factors[b] *= 2 * weights[b] / double(batch.n);
+  const Tensor pred = dense(v_pred);
+  Tensor out = fresh_like(v_pred);
+  with_compute_type(is_double(v_pred) || target.in_double(), [&](auto zero) {
+    using C = decltype(zero);
+    const Source<C> source(pred);
+    const Sink<C> sink(out);
+    for_tiles(batch.samples, batch.n, [&](int64_t sample, int64_t i, int64_t n, int64_t) {
+      TargetSource<C> targets(target, C(ratio_of(sigma_min, sigma_max)));
+      Tile<C> a, b, result;
+      const int64_t at = sample * batch.n + i;
+      const C factor = C(factors[sample]);
+      C* tile = sink.at(at, result);
+      combine_tile(factor, source.at(at, n, a), -factor, targets.at(at, n, b), tile, n);
+      sink.put(at, tile, n);
+    });
+  });
+  return out;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) {
+  m.impl("psi", TORCH_BOX(&psi));
+  m.impl("dt_psi", TORCH_BOX(&dt_psi));
+  m.impl("flow_pair", TORCH_BOX(&flow_pair));
+  m.impl("psi_backward", TORCH_BOX(&psi_backward));
+  m.impl("velocity_stats", TORCH_BOX(&velocity_stats));
+  m.impl("flow_loss", TORCH_BOX(&flow_loss));
+  m.impl("flow_loss_backward", TORCH_BOX(&flow_loss_backward));
+}
+
+}  // namespace fmk

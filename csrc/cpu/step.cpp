@@ -1,0 +1,107 @@
+// One step of the sampler: x += gain * dt * (a * v + b * v_prev), with v = vu + s (vc - vu) when guided,
+// and in the same pass the low-precision copy for the next forward and the numbers people print.
+#include "common.h"
+
+namespace fmk {
+namespace {
+
+template <class C>
+FMK_CLONES void guide_tile(const C* __restrict cond, const C* __restrict uncond, C guidance, C* __restrict out,
+                           int64_t n) {
+  for (int64_t i = 0; i < n; i++) out[i] = uncond[i] + guidance * (cond[i] - uncond[i]);
+}
+
+// prev may be null; sums: |x| before, |v|, delta^2, non-finite elements after.
+template <class C>
+FMK_CLONES void step_tile(C* __restrict x, const C* __restrict v, const C* __restrict prev, C ca, C cb, int64_t n,
+                          double* __restrict sums) {
+  C abs_x = 0, abs_v = 0, squares = 0;
+  int32_t nonfinite = 0;
+#pragma omp simd reduction(+ : abs_x, abs_v, squares, nonfinite)
+  for (int64_t i = 0; i < n; i++) {
+    const C before = x[i], velocity = v[i];
+    const C delta = prev ? ca * velocity + cb * prev[i] : ca * velocity;
+    const C after = before + delta;
+    abs_x += before < 0 ? -before : before;
+    abs_v += velocity < 0 ? -velocity : velocity;
+    squares += delta * delta;
+    nonfinite += finite(after) ? 0 : 1;
+    x[i] = after;
+  }
+  const C columns[] = {abs_x, abs_v, squares, C(nonfinite)};
+  for (int c = 0; c < 4; c++) sums[c] = double(columns[c]);
+}
+
+// dt comes as a number or as a one-element tensor (`dt_tensor`, which then counts).
+void step_(Tensor x, Tensor v, OptTensor v_prev, OptTensor v_uncond, double dt, OptTensor dt_tensor, double a,
+           double b, double guidance, double gain, OptTensor low, OptTensor stats) {
+  check_tensor(x, "x");
+  FMK_CHECK(dtype_of(x) == Dtype::f32 || dtype_of(x) == Dtype::f64, "x must be float32 or float64");
+  FMK_CHECK(x.dim() >= 1, "x needs a batch dimension");
+  check_like(v, x, "v");
+  check_like(v_prev, x, "v_prev");
+  check_like(v_uncond, x, "v_uncond");
+  check_like(low, x, "low");
+  check_tensor(stats, "stats");
+  const int64_t samples = x.size(0), n = samples == 0 ? 0 : x.numel() / samples;
+  FMK_CHECK(!stats || (dtype_of(*stats) == Dtype::f32 && stats->dim() == 2 && stats->size(0) == samples &&
+                       stats->size(1) == kStepColumns),
+            "stats must be (B, 5) float32");
+  if (dt_tensor) {
+    check_tensor(*dt_tensor, "dt");
+    FMK_CHECK(dt_tensor->numel() == 1, "dt must have one element");
+    dt = values_of<double>(*dt_tensor)[0];
+  }
+  FMK_CHECK(finite(dt), "dt must be finite");
+
+  const Tensor *prev_at = pointer_to(v_prev), *uncond_at = pointer_to(v_uncond), *dt_at = pointer_to(dt_tensor),
+               *low_at = pointer_to(low), *stats_at = pointer_to(stats);
+  check_writable(x, "x", {&v, prev_at, uncond_at, dt_at, low_at, stats_at});
+  if (low) check_writable(*low, "low", {&v, prev_at, uncond_at, dt_at, stats_at});
+  if (stats) check_writable(*stats, "stats", {&v, prev_at, uncond_at, dt_at});
+
+  InPlace state(x);
+  std::optional<InPlace> copy;
+  if (low) copy.emplace(*low);
+  const Tensor cond = dense(v);
+  const OptTensor uncond = dense(v_uncond), prev = dense(v_prev);
+  const int64_t per_sample = tiles_of(n);
+  std::vector<double> sums(size_t(samples * per_sample * 4));
+  with_compute_type(is_double(x), [&](auto zero) {
+    using C = decltype(zero);
+    C* master = state.work.mutable_data_ptr<C>();
+    const Source<C> v_in(cond), uncond_in(uncond), prev_in(prev);
+    const Sink<C> low_out = copy ? Sink<C>(copy->work) : Sink<C>();
+    for_tiles(samples, n, [&](int64_t sample, int64_t i, int64_t count, int64_t tile) {
+      Tile<C> at, bt, ct, guided;
+      const int64_t begin = sample * n + i;
+      const C* velocity = v_in.at(begin, count, at);
+      if (uncond_in.data) {
+        guide_tile(velocity, uncond_in.at(begin, count, bt), C(guidance), guided.data, count);
+        velocity = guided;
+      }
+      step_tile(master + begin, velocity, prev_in.data ? prev_in.at(begin, count, ct) : nullptr,
+                C(gain * dt * a), C(gain * dt * b), count, &sums[4 * tile]);
+      if (low_out.data) low_out.write(begin, master + begin, count);
+    });
+  });
+  state.commit();
+  if (copy) copy->commit();
+  if (!stats) return;
+  float* rows = stats->mutable_data_ptr<float>();
+  for (int64_t sample = 0; sample < samples; sample++) {
+    double total[4] = {0, 0, 0, 0};
+    for (int64_t k = sample * per_sample; k < (sample + 1) * per_sample; k++)
+      for (int c = 0; c < 4; c++) total[c] += sums[4 * k + c];
+    const double row[kStepColumns] = {total[0] / double(n), total[1] / double(n),
+                                      std::sqrt(total[2] / double(n)), total[3], dt};
+    for (int c = 0; c < kStepColumns; c++)
+      rows[sample * stats->stride(0) + c * stats->stride(1)] = float(row[c]);
+  }
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) { m.impl("step_", TORCH_BOX(&step_)); }
+
+}  // namespace fmk

@@ -1,0 +1,19 @@
+"""Fused kernels and honest numbers for flow-matching text-to-image models.
+
+Every public op is in this namespace; ``help(fmkernels.tdp)`` gives its formula, shapes and dtypes.
+``fmkernels.explain()`` says which implementation serves which op, ``python -m fmkernels.env_report``
+prints what to paste into an issue.
+"""
+
+from fmkernels import amx, backend
+
+amx.guard()
+backend.load_objects()
+
+from fmkernels.amx import bf16_safe  # noqa: E402
+from fmkernels.backend import explain, use_backend  # noqa: E402
+from fmkernels.ops import *  # noqa: E402, F403
+from fmkernels.ops import __all__ as _ops  # noqa: E402
+
+__version__ = "0.1.0"
+__all__ = [*_ops, "bf16_safe", "explain", "use_backend"]

@@ -1,0 +1,191 @@
+"""Which implementation serves which call, and why.
+
+An op's schema lives in the dispatcher (``schema.py``). The compiled objects register kernels for their
+device; ``fmkernels.eager`` is registered beneath them for every device. So *auto* is the dispatcher's
+own choice, and ``use_backend`` is the exception one asks for.
+"""
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from fmkernels.schema import library
+
+BACKENDS = ("auto", "cpp", "cuda", "triton", "eager")
+_PACKAGE = Path(__file__).parent
+
+_forced: str | None = None  # None is auto. Process-wide, as torch's own backend flags are.
+_loaded: dict[str, str] = {}  # "cpp" / "cuda" -> "" if loaded, else the reason why not
+OPS: dict[str, "Op"] = {}
+
+
+def rebuild_command() -> str:
+    """The command that (re)builds the compiled objects of this installation."""
+    root = _PACKAGE.parent
+    if (root / "setup.py").exists() and (root / "csrc").exists():
+        return f"pip install --no-build-isolation --no-deps -e {root}"
+    return "pip install --no-build-isolation --no-deps --force-reinstall --no-cache-dir --no-binary fmkernels fmkernels"
+
+
+def _load(backend: str, stem: str) -> str:
+    """Loads ``stem*.so`` beside this file. Returns "" or the reason why not; never raises."""
+    files = sorted(_PACKAGE.glob(f"{stem}.*so"))
+    if not files:
+        return f"{stem} was not built"
+    try:
+        torch.ops.load_library(str(files[0]))
+    except (OSError, RuntimeError) as error:
+        return f"{files[0].name} does not load: {error}"
+    return ""
+
+
+def load_objects() -> None:
+    """Loads what was built; one warning with the reason and the remedy where ``_cpu`` is not to be had."""
+    global _forced
+    asked = os.environ.get("FMKERNELS_BACKEND", "auto")
+    _check_name(asked, "FMKERNELS_BACKEND")
+    _loaded["cpp"] = "not loaded: FMKERNELS_BACKEND=eager" if asked == "eager" else _load("cpp", "_cpu")
+    if not torch.version.cuda and not torch.version.hip:
+        _loaded["cuda"] = "this torch has no GPU support"
+    else:
+        _loaded["cuda"] = _load("cuda", "_cuda")
+    _loaded["triton"] = "not part of this release"
+    if _loaded["cpp"] and asked != "eager":
+        warnings.warn(
+            f"fmkernels: {_loaded['cpp']}; CPU tensors are served by eager PyTorch, correct but slower. "
+            f"To build it: {rebuild_command()}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    if _loaded.get(asked):
+        warnings.warn(
+            f"fmkernels: FMKERNELS_BACKEND={asked} is not available ({_loaded[asked]}); using auto.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    elif asked != "auto":
+        _forced = asked
+
+
+def _check_name(name: str, where: str) -> None:
+    if name not in BACKENDS:
+        raise ValueError(f"{where}: unknown backend {name!r}; choose one of {', '.join(BACKENDS)}")
+
+
+class use_backend:  # noqa: N801 (reads as a function: with use_backend("eager"): ...)
+    """``with fmkernels.use_backend("eager"): ...`` — every fmkernels call inside is served by that backend.
+
+    ``"auto"`` undoes an outer choice. The choice is process-wide while it lasts, like torch's backend
+    flags. Raises ValueError for an unknown name, RuntimeError (with the reason) for one not available.
+    """
+
+    def __init__(self, name: str):
+        _check_name(name, "use_backend")
+        if _loaded.get(name):
+            raise RuntimeError(f"use_backend: {name!r} is not available: {_loaded[name]}. {_remedy(name)}".rstrip())
+        self.name = None if name == "auto" else name
+
+    def __enter__(self):
+        global _forced
+        self.outer, _forced = _forced, self.name
+
+    def __exit__(self, *_):
+        global _forced
+        _forced = self.outer
+
+
+def _remedy(name: str) -> str:
+    return f"To build it: {rebuild_command()}" if name in ("cpp", "cuda") else ""
+
+
+def native_cpu() -> bool:
+    """True if CPU tensors are served by the compiled kernels now."""
+    return _forced in (None, "cpp") and not _loaded["cpp"]
+
+
+def _trusted(*_) -> None:
+    """The check of a backward op: it gets what autograd saved."""
+
+
+class Op:
+    """One op: its schema in the dispatcher, its eager implementation, its argument checks.
+
+    Calling it runs the implementation in force. ``check`` takes the op's own arguments and raises
+    ValueError or TypeError naming the one that is wrong. The compiled kernels refuse the same calls by
+    themselves (tersely), so where they serve, ``check`` runs only after a failure, to say what it was:
+    it costs as much as a small kernel.
+    """
+
+    def __init__(self, name: str, eager: Callable, check: Callable = _trusted):
+        self.name, self.eager, self.check = name, eager, check
+        self.overload = getattr(torch.ops.fmkernels, name).default
+
+        def checked(*args):
+            check(*args)
+            return eager(*args)
+
+        library.impl(name, checked, "CompositeExplicitAutograd")
+        OPS[name] = self
+
+    def __call__(self, *args):
+        if _forced is None and not torch.compiler.is_compiling():
+            try:
+                if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+                    return self.overload(*args)
+                # Without gradients, pass by the autograd registration: it is Python, and costs 5 us.
+                with torch._C._AutoDispatchBelowAutograd():
+                    return self.overload(*args)
+            except Exception:
+                self.check(*args)
+                raise
+        self.check(*args)
+        if _forced == "eager":
+            return self.eager(*args)
+        if _forced in ("cpp", "cuda"):
+            _check_device(self.name, args)
+        return self.overload(*args)
+
+
+def _check_device(name: str, args: tuple) -> None:
+    serves = {"cpp": "cpu", "cuda": "cuda"}[_forced]
+    first = next(x for arg in args for x in (arg if isinstance(arg, (list, tuple)) else [arg]) if torch.is_tensor(x))
+    if first.device.type != serves:
+        raise ValueError(f"{name}: backend {_forced!r} serves {serves} tensors, got one on {first.device}")
+
+
+def register_autograd(name: str, backward: Callable, setup_context: Callable) -> None:
+    """Gradients of op ``name``; the gradient of its ``*_backward`` op is an error that says what to do."""
+    torch.library.register_autograd(f"fmkernels::{name}", backward, setup_context=setup_context, lib=library)
+
+    def twice(ctx, *grads):
+        raise RuntimeError(
+            f"fmkernels.{name} has first derivatives only; for second ones use fmkernels.use_backend('eager')"
+        )
+
+    torch.library.register_autograd(f"fmkernels::{name}_backward", twice, lib=library)
+
+
+def served_by(name: str, device: str) -> tuple[str, str]:
+    """(backend, reason) for op ``name`` on a device type, as calls are dispatched now."""
+    if _forced == "eager":
+        return "eager", "asked for"
+    key, backend = {"cpu": ("CPU", "cpp"), "cuda": ("CUDA", "cuda")}[device]
+    asked = " (asked for)" if _forced == backend else ""
+    if torch._C._dispatch_has_kernel_for_dispatch_key(f"fmkernels::{name}", key) and not _loaded[backend]:
+        return backend, f"compiled object loaded{asked}"
+    return "eager", _loaded[backend]
+
+
+def explain() -> str:
+    """Prints (and returns) a table: op x device -> backend and the reason."""
+    lines = [f"{'op':<26}{'cpu':<8}{'cuda':<8}why"]
+    for name in OPS:
+        cpu, cpu_why = served_by(name, "cpu")
+        cuda, cuda_why = served_by(name, "cuda")
+        lines.append(f"{name:<26}{cpu:<8}{cuda:<8}cpu: {cpu_why}; cuda: {cuda_why}")
+    text = "\n".join(lines)
+    print(text)
+    return text

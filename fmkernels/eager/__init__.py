@@ -1,0 +1,42 @@
+"""Every op in plain PyTorch: the oracle of the tests and the last fallback.
+
+Forward functions are differentiable by autograd; the ``*_backward`` functions are the same gradients
+written out, for whoever calls ``torch.ops.fmkernels`` on a device without kernels, and for the reader
+who is about to write one.
+"""
+
+from fmkernels.eager.head import reparameterize, reparameterize_backward
+from fmkernels.eager.norm import gelu_mul, gelu_mul_backward, td_norm, td_norm_backward
+from fmkernels.eager.path import (
+    dt_psi,
+    flow_loss,
+    flow_loss_backward,
+    flow_pair,
+    psi,
+    psi_backward,
+    velocity_stats,
+)
+from fmkernels.eager.step import step_
+from fmkernels.eager.tdp import tdp, tdp_backward, tdp_group, tdp_group_backward, tdp_out
+
+__all__ = [
+    "dt_psi",
+    "flow_loss",
+    "flow_loss_backward",
+    "flow_pair",
+    "gelu_mul",
+    "gelu_mul_backward",
+    "psi",
+    "psi_backward",
+    "reparameterize",
+    "reparameterize_backward",
+    "step_",
+    "td_norm",
+    "td_norm_backward",
+    "tdp",
+    "tdp_backward",
+    "tdp_group",
+    "tdp_group_backward",
+    "tdp_out",
+    "velocity_stats",
+]

@@ -1,0 +1,27 @@
+"""What users call: one module a family, the same stems as csrc, eager, tests and benchmarks."""
+
+from fmkernels.ops.head import HeadStats, reparameterize
+from fmkernels.ops.norm import gelu_mul, td_layer_norm, td_rms_norm
+from fmkernels.ops.path import Dt_psi, VelocityStats, flow_loss, flow_pair, psi, velocity_stats
+from fmkernels.ops.step import euler_step_, multistep_step_
+from fmkernels.ops.tdp import TdpGroup, exported_tdp, tdp, tdp_group
+
+__all__ = [
+    "Dt_psi",
+    "HeadStats",
+    "TdpGroup",
+    "VelocityStats",
+    "euler_step_",
+    "exported_tdp",
+    "flow_loss",
+    "flow_pair",
+    "gelu_mul",
+    "multistep_step_",
+    "psi",
+    "reparameterize",
+    "td_layer_norm",
+    "td_rms_norm",
+    "tdp",
+    "tdp_group",
+    "velocity_stats",
+]

@@ -1,0 +1,79 @@
+"""Argument checks: each raises with the op, the argument, what came and what was expected."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+
+def floating(op: str, name: str, x: object) -> None:
+    """x is a floating point tensor with a memory layout kernels can walk."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{op}: {name} must be a tensor, got {type(x).__name__}")
+    if not x.is_floating_point() or x.dtype.itemsize == 1:
+        raise TypeError(f"{op}: {name} must be float16, bfloat16, float32 or float64, got {x.dtype}")
+    if x.layout != torch.strided:
+        raise TypeError(f"{op}: {name} must be a dense tensor, got layout {x.layout}")
+
+
+def same_device(op: str, name: str, x: torch.Tensor, ref_name: str, ref: torch.Tensor) -> None:
+    if x.device != ref.device:
+        raise ValueError(f"{op}: {name} must be on {ref_name}'s device {ref.device}, got {x.device}")
+
+
+def shape(op: str, name: str, x: torch.Tensor, expected: Sequence[int], meaning: str) -> None:
+    if tuple(x.shape) != tuple(expected):
+        raise ValueError(f"{op}: {name} must have shape {tuple(expected)} ({meaning}), got {tuple(x.shape)}")
+
+
+def like(op: str, name: str, x: object, ref_name: str, ref: torch.Tensor) -> None:
+    """x is a floating point tensor of ref's shape on ref's device; its dtype is its own."""
+    floating(op, name, x)
+    same_device(op, name, x, ref_name, ref)
+    shape(op, name, x, ref.shape, f"{ref_name}'s")
+
+
+def batched(op: str, name: str, x: object) -> None:
+    floating(op, name, x)
+    if x.dim() < 1:
+        raise ValueError(f"{op}: {name} must have a batch dimension, got a 0-dimensional tensor")
+
+
+def number(op: str, name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{op}: {name} must be a number, got {type(value).__name__}")
+    if not math.isfinite(value):
+        raise ValueError(f"{op}: {name} must be finite, got {value}")
+
+
+def sigmas(op: str, sigma_min: object, sigma_max: object) -> None:
+    number(op, "sigma_min", sigma_min)
+    number(op, "sigma_max", sigma_max)
+    if sigma_max == 0:
+        raise ValueError(f"{op}: sigma_max must not be 0")
+
+
+def _span(x: torch.Tensor) -> tuple[int, int]:
+    last = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
+
+
+def writable(op: str, name: str, out: torch.Tensor, **others: torch.Tensor | None) -> None:
+    """out has an element of memory for each element, and shares none with the other tensors."""
+    if any(n > 1 and s == 0 for n, s in zip(out.shape, out.stride(), strict=True)):
+        raise ValueError(f"{op}: {name} is an expanded tensor (several elements share memory); pass a clone")
+    if torch.compiler.is_compiling() or out.numel() == 0 or out.device.type == "meta":
+        return
+    begin, end = _span(out)
+    for other_name, other in others.items():
+        if other is None or other.numel() == 0 or other.device != out.device:
+            continue
+        other_begin, other_end = _span(other)
+        if begin < other_end and other_begin < end:
+            raise ValueError(f"{op}: {name} shares memory with {other_name}; pass separate tensors")
+
+
+def no_gradient(op: str, name: str, *tensors: torch.Tensor) -> None:
+    """An in-place result cannot carry gradients."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        raise ValueError(f"{op}: {name} does not carry gradients; call it under torch.no_grad() or leave {name} out")

@@ -1,0 +1,129 @@
+"""Time-dependent norms and the gelu gate: what stands between the products of a block."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fmkernels import eager
+from fmkernels.backend import Op, register_autograd
+from fmkernels.ops import _check
+
+
+def _check_norm(x, scale, offset, residual, eps, center):
+    op = "td_layer_norm" if center else "td_rms_norm"
+    scale_name, offset_name = ("weight", "bias") if center else ("scale", "offset")
+    if not isinstance(x, (list, tuple)) or not x:
+        raise ValueError(f"{op}: x must be a tensor or a non-empty list of tensors")
+    for i, part in enumerate(x):
+        name = f"x[{i}]" if len(x) > 1 else "x"
+        _check.batched(op, name, part)
+        _check.same_device(op, name, part, "x[0]", x[0])
+        if part.shape[:-1] != x[0].shape[:-1]:
+            raise ValueError(f"{op}: {name} must agree with x[0] but for the last dimension, got {tuple(part.shape)}")
+        if part.dtype != x[0].dtype:
+            raise TypeError(f"{op}: {name} must have x[0]'s dtype {x[0].dtype}, got {part.dtype}")
+    width, batch = sum(part.shape[-1] for part in x), x[0].shape[0] if x[0].dim() > 1 else 1
+    for name, parameter in ((scale_name, scale), (offset_name, offset)):
+        if parameter is None and name == "offset":
+            continue
+        _check.floating(op, name, parameter)
+        _check.same_device(op, name, parameter, "x", x[0])
+        if tuple(parameter.shape) not in ((width,), (1, width), (batch, width)):
+            raise ValueError(
+                f"{op}: {name} must have shape ({width},), (1, {width}) or ({batch}, {width}), "
+                f"got {tuple(parameter.shape)}"
+            )
+    if offset is not None and offset.numel() != scale.numel():
+        raise ValueError(f"{op}: {offset_name} must have as many rows as {scale_name}, got {tuple(offset.shape)}")
+    if residual is not None:
+        if len(x) > 1:
+            raise ValueError(f"{op}: residual goes with a single tensor x, got a list of {len(x)}")
+        _check.like(op, "residual", residual, "x", x[0])
+    _check.number(op, "eps", eps)
+
+
+def _check_gelu_mul(a, b):
+    _check.floating("gelu_mul", "a", a)
+    if b is not None:
+        _check.like("gelu_mul", "b", b, "a", a)
+    elif a.dim() < 1 or a.shape[-1] % 2:
+        raise ValueError(f"gelu_mul: a holds both halves, so its last dimension must be even, got {tuple(a.shape)}")
+
+
+_NORM = Op("td_norm", eager.td_norm, _check_norm)
+_NORM_BACKWARD = Op("td_norm_backward", eager.td_norm_backward)
+_GELU_MUL = Op("gelu_mul", eager.gelu_mul, _check_gelu_mul)
+_GELU_MUL_BACKWARD = Op("gelu_mul_backward", eager.gelu_mul_backward)
+
+
+def td_rms_norm(
+    x: Tensor, scale: Tensor, offset: Tensor | None = None, *, residual: Tensor | None = None, eps: float = 1e-8
+) -> Tensor | tuple[Tensor, Tensor]:
+    """``x / (|x| d^(-1/2) + eps) * scale (+ offset)``, the norm over the last dimension, eps outside the root.
+
+    x: (B, ..., D). scale, offset: (D,), (1, D) or (B, D), one row a sample, of any floating dtype.
+    With ``residual`` (x's shape): returns ``(norm(x + residual), x + residual)``, both from one pass.
+    Results have x's dtype (promoted with residual's). Gradients go to x, residual, scale and offset.
+    """
+    y, summed, _ = _NORM([x], scale, offset, residual, eps, False)
+    return y if residual is None else (y, summed)
+
+
+def td_layer_norm(
+    x: Tensor | Sequence[Tensor], weight: Tensor, bias: Tensor, *, residual: Tensor | None = None, eps: float = 1e-5
+) -> Tensor | tuple[Tensor, Tensor]:
+    """``(x - mean) / sqrt(var + eps) * weight + bias`` over the last dimension.
+
+    x: (B, ..., D), or a list of tensors normalised as their concatenation on the last dimension, which
+    is never made. weight, bias: (D,), (1, D) or (B, D). With ``residual`` (and a single x): returns
+    ``(norm(x + residual), x + residual)``. Gradients go to x, residual, weight and bias.
+    """
+    parts = list(x) if isinstance(x, (list, tuple)) else [x]
+    y, summed, _ = _NORM(parts, weight, bias, residual, eps, True)
+    return y if residual is None else (y, summed)
+
+
+def gelu_mul(a: Tensor, b: Tensor | None = None) -> Tensor:
+    """``gelu(a) * b`` with the exact (erf) gelu, in one pass; gradients to both.
+
+    a, b: one shape. With ``b`` left out, ``a`` holds both as the halves of its last dimension, gate
+    first, and the result has half its width.
+    """
+    return _GELU_MUL(a, b)
+
+
+def _save_norm(ctx, inputs, output):
+    x, scale, offset, residual, ctx.eps, ctx.center = inputs
+    _, summed, stat = output
+    ctx.has_offset, ctx.residual_dtype = offset is not None, None if residual is None else residual.dtype
+    ctx.x_dtype = x[0].dtype
+    ctx.mark_non_differentiable(stat)
+    ctx.save_for_backward(scale, stat, *([summed] if residual is not None else x))
+
+
+def _backward_norm(ctx, grad_y, grad_sum, _):
+    scale, stat, *s = ctx.saved_tensors
+    has_residual = ctx.residual_dtype is not None
+    grad, to_scale, to_offset = _NORM_BACKWARD(
+        grad_y, grad_sum if has_residual else None, list(s), scale, stat, ctx.eps, ctx.center
+    )
+    to_x = grad.to(ctx.x_dtype)
+    to_x = list(to_x.split([part.shape[-1] for part in s], dim=-1)) if len(s) > 1 else [to_x]
+    to_residual = grad.to(ctx.residual_dtype) if has_residual else None
+    return to_x, to_scale, to_offset if ctx.has_offset else None, to_residual, None, None
+
+
+def _save_gelu_mul(ctx, inputs, output):
+    a, b = inputs
+    ctx.save_for_backward(a, b)
+
+
+def _backward_gelu_mul(ctx, grad):
+    a, b = ctx.saved_tensors
+    to_a, to_b = _GELU_MUL_BACKWARD(grad, a, b)
+    return to_a, to_b if b is not None else None
+
+
+register_autograd("td_norm", _backward_norm, _save_norm)
+register_autograd("gelu_mul", _backward_gelu_mul, _save_gelu_mul)

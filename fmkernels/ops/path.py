@@ -1,0 +1,298 @@
+"""The path from x0 to x1, the flow loss, and the statistics of a predicted velocity."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fmkernels import eager
+from fmkernels.backend import Op, register_autograd
+from fmkernels.ops import _check
+
+
+def _check_t(op, t, name, ref):
+    _check.floating(op, "t", t)
+    _check.same_device(op, "t", t, name, ref)
+    batch = ref.shape[0]
+    if t.numel() != batch or (t.dim() > 0 and t.shape[0] != batch) or t.dim() == 0:
+        raise ValueError(f"{op}: t must have shape ({batch},), one time a sample, got {tuple(t.shape)}")
+
+
+def _check_ends(op, x0, x1, sigma_min, sigma_max):
+    _check.batched(op, "x0", x0)
+    _check.like(op, "x1", x1, "x0", x0)
+    _check.sigmas(op, sigma_min, sigma_max)
+
+
+def _check_psi(t, x0, x1, sigma_min, sigma_max):
+    _check_ends("psi", x0, x1, sigma_min, sigma_max)
+    _check_t("psi", t, "x0", x0)
+
+
+def _check_dt_psi(x0, x1, sigma_min, sigma_max):
+    _check_ends("Dt_psi", x0, x1, sigma_min, sigma_max)
+
+
+def _check_flow_pair(t, x0, x1, sigma_min, sigma_max, dtype):
+    _check_ends("flow_pair", x0, x1, sigma_min, sigma_max)
+    _check_t("flow_pair", t, "x0", x0)
+    if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize == 1):
+        raise TypeError(f"flow_pair: dtype must be float16, bfloat16, float32, float64 or None, got {dtype}")
+
+
+def _check_target(op, v_pred, x0, x1, v_target, sigma_min, sigma_max):
+    _check.batched(op, "v_pred", v_pred)
+    if v_target is not None:
+        for name, x in (("x0", x0), ("x1", x1)):
+            if x is not None:
+                raise ValueError(f"{op}: give x0 and x1, or v_target, not {name} with v_target")
+        _check.like(op, "v_target", v_target, "v_pred", v_pred)
+    for name, x in (("x0", x0), ("x1", x1)):
+        if v_target is None:
+            if x is None:
+                raise ValueError(f"{op}: {name} is missing: give x0 and x1, or v_target")
+            _check.like(op, name, x, "v_pred", v_pred)
+    _check.sigmas(op, sigma_min, sigma_max)
+
+
+def _check_velocity_stats(v_pred, x0, x1, v_target, sigma_min, sigma_max):
+    _check_target("velocity_stats", v_pred, x0, x1, v_target, sigma_min, sigma_max)
+
+
+def _check_flow_loss(v_pred, x0, x1, v_target, weight, sigma_min, sigma_max):
+    _check_target("flow_loss", v_pred, x0, x1, v_target, sigma_min, sigma_max)
+    if weight is not None:
+        _check.floating("flow_loss", "weight", weight)
+        _check.same_device("flow_loss", "weight", weight, "v_pred", v_pred)
+        _check.shape("flow_loss", "weight", weight, (v_pred.shape[0],), "one weight a sample")
+
+
+_PSI = Op("psi", eager.psi, _check_psi)
+_PSI_BACKWARD = Op("psi_backward", eager.psi_backward)
+_DT_PSI = Op("dt_psi", eager.dt_psi, _check_dt_psi)
+_FLOW_PAIR = Op("flow_pair", eager.flow_pair, _check_flow_pair)
+_VELOCITY_STATS = Op("velocity_stats", eager.velocity_stats, _check_velocity_stats)
+_FLOW_LOSS = Op("flow_loss", eager.flow_loss, _check_flow_loss)
+_FLOW_LOSS_BACKWARD = Op("flow_loss_backward", eager.flow_loss_backward)
+
+
+def psi(t: Tensor, x0: Tensor, x1: Tensor, sigma_min: float = 1e-5, sigma_max: float = 1.0) -> Tensor:
+    """``(t (sigma_min/sigma_max - 1) + 1) x0 + t x1``
+
+    t: (B,), or (B, 1, ...). x0, x1: (B, ...). Computed in fp32, rounded once to the promoted dtype of
+    x0 and x1. Gradients go to x0 and x1.
+    """
+    return _PSI(t, x0, x1, sigma_min, sigma_max)
+
+
+def Dt_psi(t: Tensor, x0: Tensor, x1: Tensor, sigma_min: float = 1e-5, sigma_max: float = 1.0) -> Tensor:  # noqa: N802
+    """``(sigma_min/sigma_max - 1) x0 + x1``, the time derivative of :func:`psi`: t does not enter."""
+    return _DT_PSI(x0, x1, sigma_min, sigma_max)
+
+
+def flow_pair(
+    t: Tensor,
+    x0: Tensor,
+    x1: Tensor,
+    sigma_min: float = 1e-5,
+    sigma_max: float = 1.0,
+    *,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """``(psi(t, x0, x1), Dt_psi(t, x0, x1))`` in one pass over x0 and x1: what a training step starts from.
+
+    Both in ``dtype`` (default: promoted from x0 and x1), computed in fp32 and rounded once. x_t carries
+    gradients to x0 and x1; the target carries none, by construction.
+    """
+    return _FLOW_PAIR(t, x0, x1, sigma_min, sigma_max, dtype)
+
+
+def velocity_stats(
+    v_pred: Tensor,
+    x0: Tensor | None = None,
+    x1: Tensor | None = None,
+    *,
+    v_target: Tensor | None = None,
+    t: Tensor | None = None,
+    sigma_min: float = 1e-5,
+    sigma_max: float = 1.0,
+) -> "VelocityStats":
+    """How v_pred compares with its target, from one pass and without a copy to the host.
+
+    The target is ``v_target``, or ``Dt_psi(t, x0, x1)``, which is then never written to memory.
+    t: (B,), only for :meth:`VelocityStats.by_t`.
+    """
+    sums = _VELOCITY_STATS(v_pred, x0, x1, v_target, sigma_min, sigma_max)
+    return _stats(sums, v_pred, t, "velocity_stats")
+
+
+def flow_loss(
+    v_pred: Tensor,
+    x0: Tensor | None = None,
+    x1: Tensor | None = None,
+    *,
+    v_target: Tensor | None = None,
+    t: Tensor | None = None,
+    weight: Tensor | None = None,
+    sigma_min: float = 1e-5,
+    sigma_max: float = 1.0,
+    reduction: str = "mean",
+    return_stats: bool = False,
+) -> Tensor | tuple[Tensor, "VelocityStats"]:
+    """``weight[b] * mean((v_pred[b] - v_target[b])^2)``, averaged over the batch or (``"none"``) per sample.
+
+    Targets as in :func:`velocity_stats`. Gradients go to v_pred only: targets and weight are detached by
+    construction. ``return_stats=True`` adds the statistics, from the same pass.
+    """
+    if reduction not in ("mean", "none"):
+        raise ValueError(f"flow_loss: reduction must be 'mean' or 'none', got {reduction!r}")
+    loss, sums = _FLOW_LOSS(v_pred, x0, x1, v_target, weight, sigma_min, sigma_max)
+    if reduction == "mean":
+        loss = loss.mean()
+    return (loss, _stats(sums, v_pred, t, "flow_loss")) if return_stats else loss
+
+
+def _stats(sums, v_pred, t, op):
+    if t is not None:
+        _check_t(op, t, "v_pred", v_pred)
+        t = t.detach().reshape(-1)
+    return VelocityStats(sums, v_pred[:1].numel(), t)
+
+
+_TINY = 1e-12  # seed 003's guard against an all-zero target
+
+
+@dataclass(frozen=True)
+class VelocityStats:
+    """Per-sample sums of one comparison, kept on the device; every property is a tensor there.
+
+    sums: (B, 9), the columns of csrc/shared/columns.h. n: elements a sample. t: (B,) or None.
+    """
+
+    sums: Tensor
+    n: int
+    t: Tensor | None = None
+
+    @property
+    def nmse(self) -> Tensor:
+        """sum (v_pred - v_target)^2 / sum v_target^2, pooled over the batch."""
+        total = self.sums.sum(0)
+        return total[0] / total[2].clamp_min(_TINY * self.n * self.sums.shape[0])
+
+    def _norms(self) -> tuple[Tensor, Tensor]:
+        pred, target = self.sums[:, 1:3].sqrt().unbind(1)
+        return pred, target
+
+    @property
+    def cos_per_sample(self) -> Tensor:
+        """(B,) cosine between v_pred and its target."""
+        pred, target = self._norms()
+        return self.sums[:, 3] / (pred.clamp_min(1e-8) * target.clamp_min(1e-8))
+
+    @property
+    def cos(self) -> Tensor:
+        """Mean over samples of the cosine between v_pred and its target."""
+        return self.cos_per_sample.mean()
+
+    @property
+    def speed_ratio(self) -> Tensor:
+        """Mean over samples of |v_pred| / |v_target|."""
+        pred, target = self._norms()
+        return (pred / (target + _TINY)).mean()
+
+    @property
+    def gain(self) -> Tensor:
+        """Median over samples of |v_target| / |v_pred|: the factor a too slow field needs (fm_gain)."""
+        pred, target = self._norms()
+        return (target / (pred + _TINY)).median()
+
+    @property
+    def nonfinite(self) -> Tensor:
+        """Number of elements of v_pred or its target that are infinite or NaN."""
+        return self.sums[:, 8].sum()
+
+    def by_t(self, bins: int = 10) -> dict[str, Tensor]:
+        """nmse (pooled), cos and speed_ratio (means) of each slice (k/bins, (k+1)/bins] of t, and its count.
+
+        Tensors of length ``bins``; t = 0 is in slice 0, and an empty slice is NaN with count 0.
+        """
+        if self.t is None:
+            raise ValueError("VelocityStats.by_t: t is missing: pass t to velocity_stats or flow_loss")
+        if bins < 1:
+            raise ValueError(f"VelocityStats.by_t: bins must be at least 1, got {bins}")
+        t = self.t if self.t.dtype == torch.float64 else self.t.float()
+        edges = _edges(bins, t.dtype, t.device)
+        inside = torch.bucketize(t, edges) == torch.arange(bins, device=t.device).unsqueeze(1)
+        pred, target = self._norms()
+        columns = [self.sums[:, 0], self.sums[:, 2], self.cos_per_sample, pred / (target + _TINY), torch.ones_like(pred)]
+        total = torch.where(inside.unsqueeze(1), torch.stack(columns), 0.0).sum(2)
+        count = total[:, 4]
+        return {
+            "nmse": total[:, 0] / total[:, 1].maximum(_TINY * self.n * count),
+            "cos": total[:, 2] / count,
+            "speed_ratio": total[:, 3] / count,
+            "count": count,
+        }
+
+    def as_dict(self) -> dict[str, float]:
+        """Floats under the log's names; the one copy to the host. With t: ``flow/nmse_t0`` … of non-empty slices."""
+        scalars = torch.stack([self.cos, self.nmse, self.speed_ratio])
+        if self.t is None:
+            return dict(zip(("flow/cos", "flow/nmse", "flow/speed_ratio"), scalars.tolist(), strict=True))
+        slices = self.by_t()
+        bins = slices["count"].shape[0]
+        values = torch.cat([scalars, slices["nmse"], slices["cos"], slices["count"]]).tolist()
+        out = dict(zip(("flow/cos", "flow/nmse", "flow/speed_ratio"), values[:3], strict=True))
+        nmse, cos, count = (values[3 + i * bins : 3 + (i + 1) * bins] for i in range(3))
+        for name, column in (("nmse", nmse), ("cos", cos)):
+            out |= {f"flow/{name}_t{k}": column[k] for k in range(bins) if count[k]}
+        return out
+
+
+def _edges(bins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The inner edges 1/bins, 2/bins, … rounded as the decimals people write; bucketize does the rest."""
+    return (torch.arange(1, bins, dtype=torch.float64, device=device) / bins).to(dtype)
+
+
+def _save_psi(ctx, inputs, output):
+    t, x0, x1, ctx.sigma_min, ctx.sigma_max, *_ = inputs
+    ctx.save_for_backward(t, x0, x1)
+
+
+def _backward_psi(ctx, grad):
+    return None, *_PSI_BACKWARD(grad, *ctx.saved_tensors, ctx.sigma_min, ctx.sigma_max), None, None
+
+
+def _save_flow_pair(ctx, inputs, output):
+    ctx.mark_non_differentiable(output[1])
+    _save_psi(ctx, inputs, output)
+
+
+def _backward_flow_pair(ctx, grad, _):
+    return *_backward_psi(ctx, grad), None
+
+
+def _save_dt_psi(ctx, inputs, output):
+    x0, x1, sigma_min, sigma_max = inputs
+    ctx.ratio, ctx.dtypes = sigma_min / sigma_max - 1, (x0.dtype, x1.dtype)
+
+
+def _backward_dt_psi(ctx, grad):
+    return (ctx.ratio * grad).to(ctx.dtypes[0]), grad.to(ctx.dtypes[1]), None, None
+
+
+def _save_flow_loss(ctx, inputs, output):
+    *tensors, ctx.sigma_min, ctx.sigma_max = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*tensors)
+
+
+def _backward_flow_loss(ctx, grad, _):
+    to_pred = _FLOW_LOSS_BACKWARD(grad, *ctx.saved_tensors, ctx.sigma_min, ctx.sigma_max)
+    return to_pred, None, None, None, None, None, None
+
+
+register_autograd("psi", _backward_psi, _save_psi)
+register_autograd("flow_loss", _backward_flow_loss, _save_flow_loss)
+torch.library.register_autograd("fmkernels::flow_pair", _backward_flow_pair, setup_context=_save_flow_pair)
+torch.library.register_autograd("fmkernels::dt_psi", _backward_dt_psi, setup_context=_save_dt_psi)

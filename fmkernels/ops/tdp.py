@@ -1,0 +1,238 @@
+"""Time-dependent parameters: one, or all of a model's in one native call."""
+
+import weakref
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fmkernels import backend, eager
+from fmkernels.backend import Op, register_autograd
+from fmkernels.ops import _check
+
+Params = Sequence[tuple[Tensor, Tensor, Tensor, Tensor]]
+
+
+def _check_times(op, times, param0):
+    _check.floating(op, "times", times)
+    _check.same_device(op, "times", times, "param0", param0)
+    if times.dim() != 1:
+        raise ValueError(f"{op}: times must be one-dimensional (T,), got shape {tuple(times.shape)}")
+
+
+def _check_params(op, param0, param1, weight, bias):
+    _check.floating(op, "param0", param0)
+    for name, x in (("param1", param1), ("weight", weight), ("bias", bias)):
+        _check.like(op, name, x, "param0", param0)
+
+
+def _check_tdp(param0, param1, weight, bias, times, weight_offset):
+    _check_params("tdp", param0, param1, weight, bias)
+    _check_times("tdp", times, param0)
+    _check.number("tdp", "weight_offset", weight_offset)
+
+
+def _check_tdp_out(param0, param1, weight, bias, times, weight_offset, out):
+    _check_tdp(param0, param1, weight, bias, times, weight_offset)
+    _check.floating("tdp", "out", out)
+    _check.same_device("tdp", "out", out, "param0", param0)
+    _check.shape("tdp", "out", out, (times.shape[0], *param0.shape), "(T, *param0.shape)")
+    dtype = torch.promote_types(param0.dtype, param1.dtype)
+    if out.dtype != dtype:
+        raise TypeError(f"tdp: out must be {dtype}, the promotion of param0 and param1, got {out.dtype}")
+    _check.writable("tdp", "out", out, param0=param0, param1=param1, weight=weight, bias=bias, times=times)
+
+
+def _check_group(param0, param1, weight, bias, times, weight_offset):
+    if not len(param0) == len(param1) == len(weight) == len(bias) or not param0:
+        raise ValueError("tdp_group: params must be a non-empty list of (param0, param1, weight, bias)")
+    for i, four in enumerate(zip(param0, param1, weight, bias, strict=True)):
+        _check_params(f"tdp_group: params[{i}]", *four)
+        _check.same_device("tdp_group", f"params[{i}]", four[0], "params[0]", param0[0])
+    _check_times("tdp_group", times, param0[0])
+    _check.number("tdp_group", "weight_offset", weight_offset)
+
+
+_TDP = Op("tdp", eager.tdp, _check_tdp)
+_TDP_OUT = Op("tdp_out", eager.tdp_out, _check_tdp_out)
+_TDP_BACKWARD = Op("tdp_backward", eager.tdp_backward)
+_GROUP = Op("tdp_group", eager.tdp_group, _check_group)
+_GROUP_BACKWARD = Op("tdp_group_backward", eager.tdp_group_backward)
+
+
+def tdp(
+    param0: Tensor,
+    param1: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    times: Tensor,
+    *,
+    weight_offset: float = 0.0,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``out[k] = p1 + sigmoid(times[k] * (weight + weight_offset) + bias) * (p0 - p1)``
+
+    param0, param1, weight, bias: any one shape, any floating dtypes. times: (T,), for the original's
+    parameters ``log_snr / 4``, with ``weight_offset=1``. Returns (T, \\*shape) in the promoted dtype of
+    param0 and param1, computed in fp32 (fp64 for fp64) and rounded once. Gradients go to all five
+    tensors, summed over k. ``out`` receives the result instead of a fresh tensor (no gradients then).
+    """
+    if out is None:
+        return _TDP(param0, param1, weight, bias, times, weight_offset)
+    _check.floating("tdp", "out", out)
+    _check.no_gradient("tdp", "out", out, *(x for x in (param0, param1, weight, bias, times) if torch.is_tensor(x)))
+    _TDP_OUT(param0, param1, weight, bias, times, weight_offset, out)
+    return out
+
+
+def exported_tdp(
+    param0: Tensor, param1: Tensor, weight: Tensor, bias: Tensor, times: Tensor, custom: bool = True
+) -> Tensor:
+    """The original's entry point: ``tdp`` with ``weight`` used as it is; ``custom=False`` is plain PyTorch."""
+    if custom:
+        return _TDP(param0, param1, weight, bias, times, 0.0)
+    _check_tdp(param0, param1, weight, bias, times, 0.0)
+    return eager.tdp(param0, param1, weight, bias, times, 0.0)
+
+
+class GroupBuffer(list):
+    """The outputs of a group for T times: a list of (T, \\*shape) views of one (T, total) tensor, ``flat``."""
+
+    def __init__(self, flat: Tensor, group: "TdpGroup"):
+        columns = flat.split(group.sizes, dim=1)
+        if not group.all_vectors:
+            columns = [c.unflatten(1, s) if len(s) != 1 else c for c, s in zip(columns, group.shapes, strict=True)]
+        super().__init__(columns)
+        self.flat = flat
+
+
+class TdpGroup:
+    """All time-dependent parameters of a model, for :func:`tdp_group`.
+
+    params: a list of (param0, param1, weight, bias), each four of one shape, all on one device. The
+    tensors are held by reference: a parameter that is trained, loaded or moved is read where it is now.
+    ``group.buffer(T)`` is a reusable output, the same object on every call with the same T.
+    """
+
+    def __init__(self, params: Params, *, weight_offset: float = 1.0):
+        self.params = [tuple(four) for four in params]
+        for i, four in enumerate(self.params):
+            if len(four) != 4:
+                raise ValueError(f"TdpGroup: params[{i}] must be (param0, param1, weight, bias), got {len(four)} items")
+        self.weight_offset = weight_offset
+        self.lists = [list(column) for column in zip(*self.params, strict=True)] or [[], [], [], []]
+        _check_group(*self.lists, torch.zeros(1, device=self.lists[0][0].device) if self.params else None, weight_offset)
+        self.shapes = [tuple(p.shape) for p in self.lists[0]]
+        self.sizes = [p.numel() for p in self.lists[0]]
+        self.total = sum(self.sizes)
+        self.all_vectors = all(len(s) == 1 for s in self.shapes)
+        self._buffers: dict[int, GroupBuffer] = {}
+        self._pin: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.params)
+
+    def __getstate__(self):
+        return {"params": self.params, "weight_offset": self.weight_offset}
+
+    def __setstate__(self, state):
+        self.__init__(state["params"], weight_offset=state["weight_offset"])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the outputs have: the promotion of every param0 and param1."""
+        dtype = self.lists[0][0].dtype
+        for p in (*self.lists[0], *self.lists[1]):
+            if p.dtype != dtype:
+                dtype = torch.promote_types(dtype, p.dtype)
+        return dtype
+
+    def empty(self, steps: int) -> GroupBuffer:
+        """A fresh output for `steps` times."""
+        like = self.lists[0][0]
+        return GroupBuffer(torch.empty((steps, self.total), dtype=self.dtype, device=like.device), self)
+
+    def buffer(self, steps: int) -> GroupBuffer:
+        """A reusable output for ``steps`` times: made on the first call, the same one after that."""
+        found = self._buffers.get(steps)
+        if found is None or found.flat.device != self.lists[0][0].device or found.flat.dtype != self.dtype:
+            found = self._buffers[steps] = self.empty(steps)
+        return found
+
+    def pin(self) -> int:
+        """The native handle of the group, made on first use and freed with it."""
+        if self._pin is None:
+            self._pin = torch.ops.fmkernels.tdp_pin.default([p for four in self.params for p in four])
+            weakref.finalize(self, torch.ops.fmkernels.tdp_unpin.default, self._pin).atexit = False
+        return self._pin
+
+
+def tdp_group(group: TdpGroup | Params, times: Tensor, *, out: GroupBuffer | None = None) -> list[Tensor]:
+    """:func:`tdp` of every parameter of the group at every time, in one native call.
+
+    group: a :class:`TdpGroup`, or a list of (param0, param1, weight, bias) with the original's
+    ``weight_offset=1``. times: (T,). Returns a list of (T, \\*shape), views of one fresh (T, total)
+    tensor; ``out=group.buffer(T)`` writes into that buffer and returns it. Gradients as for tdp.
+    """
+    if not isinstance(group, TdpGroup):
+        group = TdpGroup(group)
+    grads = torch.is_grad_enabled() and (
+        any(p.requires_grad for column in group.lists for p in column) or getattr(times, "requires_grad", False)
+    )
+    if out is not None:
+        _check_buffer(group, times, out, grads)
+    args = (*group.lists, times, group.weight_offset)
+    if grads or torch.compiler.is_compiling() or not backend.native_cpu() or not group.lists[0][0].is_cpu:
+        flat = _GROUP(*args)
+        if out is None:
+            return GroupBuffer(flat, group)
+        out.flat.copy_(flat)
+        return out
+    try:
+        result = group.empty(times.shape[0]) if out is None else out
+        with torch._C._AutoDispatchBelowAutograd():
+            torch.ops.fmkernels.tdp_pinned.default(group.pin(), times, group.weight_offset, result.flat)
+    except Exception:
+        _check_group(*args)
+        raise
+    return result
+
+
+def _check_buffer(group, times, out, grads):
+    if not isinstance(out, GroupBuffer):
+        raise TypeError(f"tdp_group: out must be group.buffer(T), got {type(out).__name__}")
+    if grads:
+        raise ValueError("tdp_group: out does not carry gradients; call it under torch.no_grad() or leave out out")
+    _check_times("tdp_group", times, group.lists[0][0])
+    _check.shape("tdp_group", "out", out.flat, (times.shape[0], group.total), "(T, total), from group.buffer(T)")
+
+
+def _save(ctx, inputs, output):
+    *tensors, ctx.weight_offset = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx, grad):
+    return *_TDP_BACKWARD(grad, *ctx.saved_tensors, ctx.weight_offset), None
+
+
+def _save_group(ctx, inputs, output):
+    *lists, times, ctx.weight_offset = inputs
+    ctx.count = len(lists[0])
+    ctx.save_for_backward(*(p for column in lists for p in column), times)
+
+
+def _backward_group(ctx, grad):
+    *tensors, times = ctx.saved_tensors
+    lists = [list(tensors[i * ctx.count : (i + 1) * ctx.count]) for i in range(4)]
+    rows, to_times = _GROUP_BACKWARD(grad, *lists, times, ctx.weight_offset)
+    sizes = [p.numel() for p in lists[0]]
+    grads = [
+        [g.reshape(p.shape).to(p.dtype) for g, p in zip(row.split(sizes), column, strict=True)]
+        for row, column in zip(rows.unbind(0), lists, strict=True)
+    ]
+    return *grads, to_times, None
+
+
+register_autograd("tdp", _backward, _save)
+register_autograd("tdp_group", _backward_group, _save_group)
