@@ -111,8 +111,14 @@ inline bool same_shape(const Tensor& a, const Tensor& b) {
 }
 
 // Same device and a floating dtype: asked of every tensor argument of every op.
+inline bool on_cpu(const Tensor& x) {
+  static const int32_t cpu = aoti_torch_device_type_cpu();
+  int32_t type;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &type));
+  return type == cpu;
+}
 inline void check_tensor(const Tensor& x, const char* name) {
-  FMK_CHECK(x.is_cpu(), name, " must be on the CPU");
+  FMK_CHECK(on_cpu(x), name, " must be on the CPU");
   FMK_CHECK(dtype_of(x) != Dtype::other, name, " must be floating point");
 }
 inline void check_tensor(const OptTensor& x, const char* name) {
@@ -201,6 +207,7 @@ struct Source {
   Dtype dtype = compute_dtype<C>;
 
   Source() = default;
+  Source(const void* at, Dtype of) : data(at), dtype(of) {}
   explicit Source(const Tensor& x) : data(x.const_data_ptr()), dtype(dtype_of(x)) {}
   explicit Source(const OptTensor& x) {
     if (x) *this = Source(*x);
@@ -223,6 +230,7 @@ struct Sink {
   Dtype dtype = compute_dtype<C>;
 
   Sink() = default;
+  Sink(void* at, Dtype of) : data(at), dtype(of) {}
   explicit Sink(const Tensor& x) : data(x.mutable_data_ptr()), dtype(dtype_of(x)) {}
 
   C* at(int64_t i, C* tile) const {
@@ -265,11 +273,21 @@ inline Tensor tensor_of(const std::vector<double>& values, std::initializer_list
 }
 
 // ---- loops: cut by size alone, so that results do not depend on the number of threads ----
+// body(first, last) over [0, count), in runs of at least `grain`.
+template <class F>
+void parallel(int64_t count, int64_t grain, const F& body) {
+  if (count <= grain) {
+    if (count > 0) body(int64_t(0), count);
+  } else {
+    torch::stable::parallel_for(0, count, grain, body);
+  }
+}
+
 // body(row, begin, n, tile_index) for every tile of every row of `rows` x `width` elements.
 template <class F>
 void for_tiles(int64_t rows, int64_t width, const F& body) {
   const int64_t per_row = tiles_of(width);
-  torch::stable::parallel_for(0, rows * per_row, kGrain, [&](int64_t first, int64_t last) {
+  parallel(rows * per_row, kGrain, [&](int64_t first, int64_t last) {
     for (int64_t k = first; k < last; k++) {
       const int64_t row = k / per_row, begin = (k % per_row) * kTile;
       body(row, begin, std::min(kTile, width - begin), k);

@@ -31,7 +31,7 @@ FMK_CLONES void head_tile(const C* __restrict mu, const C* __restrict logvar, co
     const C std = fmk::exp(lv * C(0.5));
     const C value = m + std * eps[i];
     z[i] = value;
-    abs_mu += m < 0 ? -m : m;
+    abs_mu += absolute(m);
     mu2 += m * m;
     sum_lv += lv;
     sum_std += std;
@@ -89,7 +89,7 @@ std::tuple<Tensor, Tensor, Tensor> reparameterize(Tensor mu, Tensor logvar, Tens
     const Source<C> mu_in(mu_d), logvar_in(logvar_d), eps_in(eps_d);
     const Sink<C> z_out(z);
     const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(samples, 1));
-    torch::stable::parallel_for(0, columns, grain, [&](int64_t first, int64_t last) {
+    parallel(columns, grain, [&](int64_t first, int64_t last) {
       Tile<C> a, b, c, z_tile, mean, m2;
       for (int64_t column = first; column < last; column++) {
         const int64_t begin = column * kTile, count = std::min(kTile, n - begin);

@@ -11,29 +11,49 @@ FMK_CLONES void add_tile(const C* __restrict a, const C* __restrict b, C* __rest
   for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
+// Four quarters side by side: one running sum would wait for the adder.
 template <class C>
 FMK_CLONES C sum_tile(const C* __restrict x, int64_t n) {
-  C sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; i++) sum += x[i];
-  return sum;
+  C a = 0, b = 0, c = 0, d = 0;
+  const int64_t q = n / 4;
+#pragma omp simd reduction(+ : a, b, c, d)
+  for (int64_t i = 0; i < q; i++) {
+    a += x[i];
+    b += x[i + q];
+    c += x[i + 2 * q];
+    d += x[i + 3 * q];
+  }
+  for (int64_t i = 4 * q; i < n; i++) a += x[i];
+  return (a + b) + (c + d);
 }
 
+template <class C>
+FMK_FN C square(C x) {
+  return x * x;
+}
 template <class C>
 FMK_CLONES C squares_tile(const C* __restrict x, C center, int64_t n) {
-  C sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; i++) sum += (x[i] - center) * (x[i] - center);
-  return sum;
+  C a = 0, b = 0, c = 0, d = 0;
+  const int64_t q = n / 4;
+#pragma omp simd reduction(+ : a, b, c, d)
+  for (int64_t i = 0; i < q; i++) {
+    a += square(x[i] - center);
+    b += square(x[i + q] - center);
+    c += square(x[i + 2 * q] - center);
+    d += square(x[i + 3 * q] - center);
+  }
+  for (int64_t i = 4 * q; i < n; i++) a += square(x[i] - center);
+  return (a + b) + (c + d);
 }
 
-template <class C>
+// kCenter: the mean is subtracted; kOffset: there is an offset.
+template <bool kCenter, bool kOffset, class C>
 FMK_CLONES void normalize_tile(const C* __restrict s, C mean, C rstd, const C* __restrict scale,
                                const C* __restrict offset, C* __restrict y, int64_t n) {
-  if (offset)
-    for (int64_t i = 0; i < n; i++) y[i] = (s[i] - mean) * rstd * scale[i] + offset[i];
-  else
-    for (int64_t i = 0; i < n; i++) y[i] = (s[i] - mean) * rstd * scale[i];
+  for (int64_t i = 0; i < n; i++) {
+    const C scaled = (kCenter ? s[i] - mean : s[i]) * rstd * scale[i];
+    y[i] = kOffset ? scaled + offset[i] : scaled;
+  }
 }
 
 // With h = (s - mean) * rstd and g = grad * scale: sums of g and g*h, and the parameters' gradients.
@@ -184,19 +204,23 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
     const Source<C> more(res);
     const Sink<C> y_out(y), sum_out(sum);
     C* stats = stat.mutable_data_ptr<C>();
-    torch::stable::parallel_for(0, shape.rows, rows_per_task(shape), [&](int64_t first, int64_t last) {
+    parallel(shape.rows, rows_per_task(shape), [&](int64_t first, int64_t last) {
       Tile<C> a, b, s_tile, y_tile;
       for (int64_t row = first; row < last; row++) {
         const int64_t base = row * shape.width;
-        // x + residual, unrounded: both passes make it from its parts.
-        const auto summed = [&](const C* part, int64_t column, int64_t n) -> const C* {
+        // x + residual, unrounded: the first pass leaves it in the output where that has its dtype,
+        // the second makes it again where it has not.
+        const bool kept = more.data && sum_out.dtype == compute_dtype<C>;
+        const auto summed = [&](const C* part, int64_t column, int64_t n, bool again) -> const C* {
           if (!more.data) return part;
-          add_tile(part, more.at(base + column, n, b), s_tile.data, n);
-          return s_tile;
+          C* s = sum_out.at(base + column, s_tile);
+          if (!again || !kept) add_tile(part, more.at(base + column, n, b), s, n);
+          if (!again) sum_out.put(base + column, s, n);
+          return s;
         };
         RowMoments moments;
         rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
-          const C* s = summed(part, column, n);
+          const C* s = summed(part, column, n, false);
           if (center) {
             const double mean = double(sum_tile(s, n)) / double(n);
             moments.merge(double(n), mean, squares_tile(s, C(mean), n));
@@ -211,12 +235,19 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
         stats[2 * row + 1] = rstd;
         const int64_t scale_at = row / shape.rows_per_scale() * shape.width;
         rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
-          const C* s = summed(part, column, n);
+          const C* s = summed(part, column, n, true);
           const int64_t at = base + column;
-          if (more.data) sum_out.write(at, s, n);
           C* out = y_out.at(at, y_tile);
-          normalize_tile(s, mean, rstd, &scales[scale_at + column],
-                         offset ? &offsets[scale_at + column] : nullptr, out, n);
+          const C* row_scale = &scales[scale_at + column];
+          const C* row_offset = offset ? &offsets[scale_at + column] : row_scale;
+          if (center && offset)
+            normalize_tile<true, true>(s, mean, rstd, row_scale, row_offset, out, n);
+          else if (center)
+            normalize_tile<true, false>(s, mean, rstd, row_scale, row_offset, out, n);
+          else if (offset)
+            normalize_tile<false, true>(s, mean, rstd, row_scale, row_offset, out, n);
+          else
+            normalize_tile<false, false>(s, mean, rstd, row_scale, row_offset, out, n);
           y_out.put(at, out, n);
         });
       }
@@ -253,7 +284,7 @@ std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor gra
     const int64_t runs = (group + run - 1) / run;
     const int64_t tasks = shape.rows == 0 ? 0 : shape.scale_rows * runs;
     std::vector<C> partial(size_t(2 * tasks * width), C(0));
-    torch::stable::parallel_for(0, tasks, 1, [&](int64_t first, int64_t last) {
+    parallel(tasks, 1, [&](int64_t first, int64_t last) {
       Tile<C> a, b, c, result;
       for (int64_t task = first; task < last; task++) {
         const C* scale_row = &scales[task / runs * width];

@@ -12,6 +12,17 @@ FMK_CLONES void combine_tile(C c0, const C* __restrict x0, C c1, const C* __rest
   for (int64_t i = 0; i < n; i++) out[i] = c0 * x0[i] + c1 * x1[i];
 }
 
+// x_t = c0 * x0 + c1 * x1 and v = ratio * x0 + x1, both from one read.
+template <class C>
+FMK_CLONES void pair_tile(C c0, C c1, C ratio, const C* __restrict x0, const C* __restrict x1, C* __restrict x_t,
+                          C* __restrict v, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    const C start = x0[i], end = x1[i];
+    x_t[i] = c0 * start + c1 * end;
+    v[i] = ratio * start + end;
+  }
+}
+
 template <class C>
 FMK_CLONES void scale_tile(C c, const C* __restrict x, C* __restrict out, int64_t n) {
   for (int64_t i = 0; i < n; i++) out[i] = c * x[i];
@@ -34,37 +45,32 @@ void check_t(const Tensor& t, const Batch& batch) {
 
 double ratio_of(double sigma_min, double sigma_max) { return sigma_min / sigma_max - 1.0; }
 
-template <class C>
-void combine(const Batch& batch, const Source<C>& x0, const Source<C>& x1, const std::vector<C>* t, C ratio,
-             const Sink<C>& x_t, const Sink<C>& velocity) {
-  for_tiles(batch.samples, batch.n, [&](int64_t sample, int64_t i, int64_t n, int64_t) {
-    Tile<C> a, b, result;
-    const int64_t at = sample * batch.n + i;
-    const C* start = x0.at(at, n, a);
-    const C* end = x1.at(at, n, b);
-    if (x_t.data) {
-      const C time = (*t)[sample];
-      C* out = x_t.at(at, result);
-      combine_tile(time * ratio + C(1), start, time, end, out, n);
-      x_t.put(at, out, n);
-    }
-    if (velocity.data) {
-      C* out = velocity.at(at, result);
-      combine_tile(ratio, start, C(1), end, out, n);
-      velocity.put(at, out, n);
-    }
-  });
-}
-
-// Either output may be left out; both are made in one pass over x0 and x1.
+// Either output may be left out; both together are made in one pass over x0 and x1.
 void run_path(const OptTensor& t, const Tensor& x0, const Tensor& x1, double sigma_min, double sigma_max,
               const OptTensor& x_t, const OptTensor& velocity) {
   const Tensor start = dense(x0), end = dense(x1);
+  const Batch batch(x0);
   with_compute_type(is_double(x0) || is_double(x1), [&](auto zero) {
     using C = decltype(zero);
-    const auto times = t ? values_of<C>(*t) : std::vector<C>();
-    combine<C>(Batch(x0), Source<C>(start), Source<C>(end), &times, C(ratio_of(sigma_min, sigma_max)),
-               x_t ? Sink<C>(*x_t) : Sink<C>(), velocity ? Sink<C>(*velocity) : Sink<C>());
+    const auto times = t ? values_of<C>(*t) : std::vector<C>(size_t(batch.samples), C(0));
+    const C ratio = C(ratio_of(sigma_min, sigma_max));
+    const Source<C> from(start), to(end);
+    const Sink<C> x_out = x_t ? Sink<C>(*x_t) : Sink<C>(), v_out = velocity ? Sink<C>(*velocity) : Sink<C>();
+    for_tiles(batch.samples, batch.n, [&](int64_t sample, int64_t i, int64_t n, int64_t) {
+      Tile<C> a, b, x_tile, v_tile;
+      const int64_t at = sample * batch.n + i;
+      const C *first = from.at(at, n, a), *last = to.at(at, n, b);
+      C *x = x_out.at(at, x_tile), *v = v_out.at(at, v_tile);
+      const C time = times[sample], c0 = time * ratio + C(1);
+      if (x_t && velocity)
+        pair_tile(c0, time, ratio, first, last, x, v, n);
+      else if (x_t)
+        combine_tile(c0, first, time, last, x, n);
+      else
+        combine_tile(ratio, first, C(1), last, v, n);
+      if (x_t) x_out.put(at, x, n);
+      if (velocity) v_out.put(at, v, n);
+    });
   });
 }
 
@@ -139,7 +145,7 @@ FMK_CLONES void velocity_tile(const C* __restrict pred, const C* __restrict targ
     reduction(max : max_pred, max_target)
   for (int64_t i = 0; i < n; i++) {
     const C p = pred[i], v = target[i], d = p - v;
-    const C ap = p < 0 ? -p : p, av = v < 0 ? -v : v;
+    const C ap = absolute(p), av = absolute(v);
     error += d * d;
     pred2 += p * p;
     target2 += v * v;
@@ -220,6 +226,56 @@ Tensor velocity_stats(Tensor v_pred, OptTensor x0, OptTensor x1, OptTensor v_tar
                    {Batch(v_pred).samples, kVelocityColumns}, stats_dtype(v_pred, target));
 }
 
+// What people log, from the (B, 9) sums: rows of nmse (pooled), cos, speed_ratio (means) and the number of
+// samples; first of the whole batch, then of the slices (k/bins, (k+1)/bins] of t. No samples: NaN.
+Tensor velocity_summary(Tensor sums, OptTensor t, int64_t n, int64_t bins) {
+  check_tensor(sums, "sums");
+  check_tensor(t, "t");
+  FMK_CHECK(sums.dim() == 2 && sums.size(1) == kVelocityColumns, "sums must be (B, 9)");
+  const int64_t samples = sums.size(0);
+  FMK_CHECK(!t || t->numel() == samples, "t must have one element a sample");
+  FMK_CHECK(bins >= (t ? 1 : 0), "bins must be at least 1");
+  const auto rows = values_of<double>(sums);
+  const auto times = t ? values_of<double>(*t) : std::vector<double>();
+  const int64_t slices = t ? bins : 0;
+  struct Slice {
+    double error = 0, target = 0, cos = 0, speed = 0, count = 0;
+  };
+  std::vector<Slice> totals(size_t(1 + slices));
+  for (int64_t b = 0; b < samples; b++) {
+    const double* row = &rows[b * kVelocityColumns];
+    const double pred = std::sqrt(row[kSquaredPred]), target = std::sqrt(row[kSquaredTarget]);
+    const double cos = row[kDot] / (std::max(pred, 1e-8) * std::max(target, 1e-8));
+    const double speed = pred / (target + 1e-12);
+    int64_t slice = 0;
+    if (t) {
+      // Edges are compared in the precision t came in: 0.3f is in the slice that ends at 0.3f.
+      const auto above = [&](int64_t k) {
+        const double edge = double(k) / double(bins);
+        return times[b] > (is_double(t) ? edge : double(float(edge)));
+      };
+      while (slice + 1 < bins && above(slice + 1)) slice++;
+    }
+    for (const int64_t k : {int64_t(0), 1 + slice}) {
+      if (k > slices) break;
+      Slice& total = totals[k];
+      total.error += row[kSquaredError];
+      total.target += row[kSquaredTarget];
+      total.cos += cos;
+      total.speed += speed;
+      total.count += 1;
+    }
+  }
+  std::vector<double> out;
+  for (const Slice& total : totals) {
+    out.push_back(total.error / std::max(total.target, 1e-12 * double(n) * total.count));
+    out.push_back(total.cos / total.count);
+    out.push_back(total.speed / total.count);
+    out.push_back(total.count);
+  }
+  return tensor_of(out, {1 + slices, 4}, dtype_of(sums));
+}
+
 void check_weight(const OptTensor& weight, const Batch& batch) {
   check_tensor(weight, "weight");
   FMK_CHECK(!weight || (weight->dim() == 1 && weight->numel() == batch.samples), "weight must be (B,)");
@@ -276,6 +332,7 @@ STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) {
   m.impl("flow_pair", TORCH_BOX(&flow_pair));
   m.impl("psi_backward", TORCH_BOX(&psi_backward));
   m.impl("velocity_stats", TORCH_BOX(&velocity_stats));
+  m.impl("velocity_summary", TORCH_BOX(&velocity_summary));
   m.impl("flow_loss", TORCH_BOX(&flow_loss));
   m.impl("flow_loss_backward", TORCH_BOX(&flow_loss_backward));
 }

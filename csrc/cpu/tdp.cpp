@@ -26,12 +26,11 @@ FMK_CLONES C tdp_tile_backward(const C* __restrict grad, const C* __restrict p0,
 #pragma omp simd reduction(+ : to_time)
   for (int64_t i = 0; i < n; i++) {
     const C w = weight[i] + offset;
-    const C x = time * w + bias[i];
-    const C s = sigmoid(x), one_minus_s = sigmoid(-x);
+    const auto s = sigmoid_pair(time * w + bias[i]);
     const C g = grad[i];
-    const C to_x = g * (p0[i] - p1[i]) * s * one_minus_s;
-    g0[i] += g * s;
-    g1[i] += g * one_minus_s;
+    const C to_x = g * (p0[i] - p1[i]) * s.value * s.complement;
+    g0[i] += g * s.value;
+    g1[i] += g * s.complement;
     gw[i] += to_x * time;
     gb[i] += to_x;
     to_time += to_x * w;
@@ -39,125 +38,123 @@ FMK_CLONES C tdp_tile_backward(const C* __restrict grad, const C* __restrict p0,
   return to_time;
 }
 
-// One parameter: four tensors of n elements, and the column of the output where it starts.
-template <class C>
+// One parameter: p0, p1, weight, bias of n elements each, and the column of the output where it starts.
 struct Param {
-  Source<C> p0, p1, weight, bias;
+  const void* data[4];
+  Dtype dtype[4];
   int64_t n, column;
+
+  template <class C>
+  const C* at(int which, int64_t i, int64_t count, C* tile) const {
+    return Source<C>(data[which], dtype[which]).at(i, count, tile);
+  }
 };
 
-template <class C>
-struct Segment {
-  const Param<C>* param;
-  int64_t begin, n;
+// Parameters side by side, without references of its own to the dense ones: made anew for every call.
+struct Group {
+  std::vector<Param> params;
+  std::vector<Tensor> copies;  // of what was not dense
+  int64_t width = 0;
+  bool in_double = false;
+  Dtype out_dtype = Dtype::f32;  // promotion of every p0 and p1
+
+  // `pinned`: shapes were compared when the group was made, and only sizes are now.
+  void add(const Tensor& p0, const Tensor& p1, const Tensor& weight, const Tensor& bias, bool pinned = false) {
+    static const char* const names[] = {"param0", "param1", "weight", "bias"};
+    const Tensor* tensors[] = {&p0, &p1, &weight, &bias};
+    Param param;
+    param.n = p0.numel();
+    param.column = width;
+    for (int j = 0; j < 4; j++) {
+      const Tensor* x = tensors[j];
+      FMK_CHECK(on_cpu(*x), names[j], " must be on the CPU");
+      FMK_CHECK(j == 0 || (pinned ? x->numel() == param.n : same_shape(*x, p0)), names[j], " has another shape");
+      param.dtype[j] = dtype_of(*x);
+      FMK_CHECK(param.dtype[j] != Dtype::other, names[j], " must be floating point");
+      if (!x->is_contiguous()) {
+        copies.push_back(torch::stable::contiguous(*x));
+        x = &copies.back();
+      }
+      param.data[j] = x->const_data_ptr();
+      in_double |= param.dtype[j] == Dtype::f64;
+    }
+    const Dtype dtype = promote(param.dtype[0], param.dtype[1]);
+    out_dtype = params.empty() ? dtype : promote(out_dtype, dtype);
+    width += param.n;
+    params.push_back(param);
+  }
+  void add(const std::vector<Tensor>& p0, const std::vector<Tensor>& p1, const std::vector<Tensor>& weight,
+           const std::vector<Tensor>& bias) {
+    FMK_CHECK(p0.size() == p1.size() && p0.size() == weight.size() && p0.size() == bias.size(),
+              "params: lists of different lengths");
+    params.reserve(p0.size());
+    for (size_t i = 0; i < p0.size(); i++) add(p0[i], p1[i], weight[i], bias[i]);
+  }
 };
 
-template <class C>
-std::vector<Segment<C>> segments_of(const std::vector<Param<C>>& params) {
-  std::vector<Segment<C>> segments;
+// Runs body(param, begin, n) over every segment of at most a tile, in parallel; `steps` weighs the work.
+template <class F>
+void for_segments(const std::vector<Param>& params, int64_t steps, const F& body) {
+  struct Segment {
+    const Param* param;
+    int64_t begin;
+  };
+  std::vector<Segment> segments;
   for (const auto& param : params)
-    for (int64_t i = 0; i < param.n; i += kTile)
-      segments.push_back({&param, i, std::min(kTile, param.n - i)});
-  return segments;
+    for (int64_t i = 0; i < param.n; i += kTile) segments.push_back({&param, i});
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(steps, 1));
+  parallel(int64_t(segments.size()), grain, [&](int64_t first, int64_t last) {
+    for (int64_t s = first; s < last; s++) {
+      const auto [param, begin] = segments[s];
+      body(*param, begin, std::min(kTile, param->n - begin), s);
+    }
+  });
+}
+int64_t count_segments(const std::vector<Param>& params) {
+  int64_t count = 0;
+  for (const auto& param : params) count += tiles_of(param.n);
+  return count;
 }
 
-// out is (T, width); `params` may have more elements than a tile each.
+// out is (T, width).
 template <class C>
-void forward(const std::vector<Param<C>>& params, const std::vector<C>& times, double weight_offset,
-             const Sink<C>& out, int64_t width) {
-  const auto segments = segments_of(params);
+void forward(const Group& group, const std::vector<C>& times, double weight_offset, const Sink<C>& out) {
   const int64_t steps = int64_t(times.size());
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(steps, 1));
-  torch::stable::parallel_for(0, int64_t(segments.size()), grain, [&](int64_t first, int64_t last) {
+  for_segments(group.params, steps, [&](const Param& param, int64_t begin, int64_t n, int64_t) {
     Tile<C> a, b, c, d, result;
-    for (int64_t s = first; s < last; s++) {
-      const auto& [param, begin, n] = segments[s];
-      const C* p0 = param->p0.at(begin, n, a);
-      const C* p1 = param->p1.at(begin, n, b);
-      const C* weight = param->weight.at(begin, n, c);
-      const C* bias = param->bias.at(begin, n, d);
-      for (int64_t k = 0; k < steps; k++) {
-        const int64_t at = k * width + param->column + begin;
-        C* tile = out.at(at, result);
-        tdp_tile(p0, p1, weight, bias, times[k], C(weight_offset), tile, n);
-        out.put(at, tile, n);
-      }
+    const C *p0 = param.at<C>(0, begin, n, a), *p1 = param.at<C>(1, begin, n, b);
+    const C *weight = param.at<C>(2, begin, n, c), *bias = param.at<C>(3, begin, n, d);
+    for (int64_t k = 0; k < steps; k++) {
+      const int64_t at = k * group.width + param.column + begin;
+      C* tile = out.at(at, result);
+      tdp_tile(p0, p1, weight, bias, times[k], C(weight_offset), tile, n);
+      out.put(at, tile, n);
     }
   });
 }
 
 // grad is (T, width); grads[0..3] are (width,) each; returns the gradient to times.
 template <class C>
-std::vector<double> backward(const Source<C>& grad, const std::vector<Param<C>>& params,
-                             const std::vector<C>& times, double weight_offset,
-                             const std::array<Sink<C>, 4>& grads, int64_t width) {
-  const auto segments = segments_of(params);
+std::vector<double> backward(const Source<C>& grad, const Group& group, const std::vector<C>& times,
+                             double weight_offset, const std::array<Sink<C>, 4>& grads) {
   const int64_t steps = int64_t(times.size());
-  std::vector<double> shares(segments.size() * steps);
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(steps, 1));
-  torch::stable::parallel_for(0, int64_t(segments.size()), grain, [&](int64_t first, int64_t last) {
+  std::vector<double> shares(size_t(count_segments(group.params) * steps));
+  for_segments(group.params, steps, [&](const Param& param, int64_t begin, int64_t n, int64_t segment) {
     Tile<C> a, b, c, d, g, sums[4];
-    for (int64_t s = first; s < last; s++) {
-      const auto& [param, begin, n] = segments[s];
-      const C* p0 = param->p0.at(begin, n, a);
-      const C* p1 = param->p1.at(begin, n, b);
-      const C* weight = param->weight.at(begin, n, c);
-      const C* bias = param->bias.at(begin, n, d);
-      const int64_t column = param->column + begin;
-      for (auto& sum : sums) std::fill_n(sum.data, n, C(0));
-      for (int64_t k = 0; k < steps; k++)
-        shares[s * steps + k] =
-            tdp_tile_backward(grad.at(k * width + column, n, g), p0, p1, weight, bias, times[k],
-                              C(weight_offset), sums[0].data, sums[1].data, sums[2].data, sums[3].data, n);
-      for (int j = 0; j < 4; j++) grads[j].write(column, sums[j].data, n);
-    }
+    const C *p0 = param.at<C>(0, begin, n, a), *p1 = param.at<C>(1, begin, n, b);
+    const C *weight = param.at<C>(2, begin, n, c), *bias = param.at<C>(3, begin, n, d);
+    const int64_t column = param.column + begin;
+    for (auto& sum : sums) std::fill_n(sum.data, n, C(0));
+    for (int64_t k = 0; k < steps; k++)
+      shares[segment * steps + k] =
+          tdp_tile_backward(grad.at(k * group.width + column, n, g), p0, p1, weight, bias, times[k],
+                            C(weight_offset), sums[0].data, sums[1].data, sums[2].data, sums[3].data, n);
+    for (int j = 0; j < 4; j++) grads[j].write(column, sums[j].data, n);
   });
   std::vector<double> to_times(steps);
-  for (size_t s = 0; s < segments.size(); s++)
-    for (int64_t k = 0; k < steps; k++) to_times[k] += shares[s * steps + k];
+  for (size_t k = 0; k < shares.size(); k++) to_times[k % steps] += shares[k];
   return to_times;
 }
-
-// The four lists as dense tensors; owns what it had to copy.
-struct Group {
-  std::vector<Tensor> lists[4];
-  int64_t width = 0;
-  bool in_double = false;
-  Dtype out_dtype = Dtype::f32;  // promotion of every p0 and p1
-
-  void add(const Tensor& p0, const Tensor& p1, const Tensor& weight, const Tensor& bias) {
-    check_tensor(p0, "param0");
-    check_like(p1, p0, "param1");
-    check_like(weight, p0, "weight");
-    check_like(bias, p0, "bias");
-    const Dtype dtype = promote(dtype_of(p0), dtype_of(p1));
-    out_dtype = lists[0].empty() ? dtype : promote(out_dtype, dtype);
-    in_double |= dtype == Dtype::f64 || is_double(weight) || is_double(bias);
-    width += p0.numel();
-    int j = 0;
-    for (const Tensor* x : {&p0, &p1, &weight, &bias}) lists[j++].push_back(dense(*x));
-  }
-  void add(const std::vector<Tensor>& p0, const std::vector<Tensor>& p1, const std::vector<Tensor>& weight,
-           const std::vector<Tensor>& bias) {
-    FMK_CHECK(p0.size() == p1.size() && p0.size() == weight.size() && p0.size() == bias.size(),
-              "params: lists of different lengths");
-    for (auto& list : lists) list.reserve(p0.size());
-    for (size_t i = 0; i < p0.size(); i++) add(p0[i], p1[i], weight[i], bias[i]);
-  }
-  template <class C>
-  std::vector<Param<C>> params() const {
-    std::vector<Param<C>> out;
-    out.reserve(lists[0].size());
-    int64_t column = 0;
-    for (size_t i = 0; i < lists[0].size(); i++) {
-      const int64_t n = lists[0][i].numel();
-      out.push_back({Source<C>(lists[0][i]), Source<C>(lists[1][i]), Source<C>(lists[2][i]),
-                     Source<C>(lists[3][i]), n, column});
-      column += n;
-    }
-    return out;
-  }
-};
 
 void check_times(const Tensor& times) {
   check_tensor(times, "times");
@@ -167,7 +164,7 @@ void check_times(const Tensor& times) {
 void run(const Group& group, const Tensor& times, double weight_offset, const Tensor& out) {
   with_compute_type(group.in_double, [&](auto zero) {
     using C = decltype(zero);
-    forward(group.params<C>(), values_of<C>(times), weight_offset, Sink<C>(out), group.width);
+    forward(group, values_of<C>(times), weight_offset, Sink<C>(out));
   });
 }
 
@@ -217,7 +214,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> tdp_backward(Tensor grad, Ten
     using C = decltype(zero);
     const std::array<Sink<C>, 4> sinks{Sink<C>(grads[0]), Sink<C>(grads[1]), Sink<C>(grads[2]),
                                        Sink<C>(grads[3])};
-    return backward(Source<C>(g), group.params<C>(), values_of<C>(times), weight_offset, sinks, group.width);
+    return backward(Source<C>(g), group, values_of<C>(times), weight_offset, sinks);
   });
   return {grads[0], grads[1], grads[2], grads[3], tensor_of(to_times, {times.numel()}, dtype_of(times))};
 }
@@ -245,11 +242,10 @@ std::tuple<Tensor, Tensor> tdp_group_backward(Tensor grad, std::vector<Tensor> p
   const auto to_times = with_compute_type(group.in_double || is_double(grad), [&](auto zero) {
     using C = decltype(zero);
     std::array<Sink<C>, 4> sinks;
-    for (int j = 0; j < 4; j++) {
-      sinks[j] = Sink<C>(grads);
-      sinks[j].data = static_cast<char*>(sinks[j].data) + j * group.width * size_of(group.out_dtype);
-    }
-    return backward(Source<C>(g), group.params<C>(), values_of<C>(times), weight_offset, sinks, group.width);
+    char* rows = static_cast<char*>(grads.mutable_data_ptr());
+    for (int j = 0; j < 4; j++)
+      sinks[j] = Sink<C>(rows + j * group.width * size_of(group.out_dtype), group.out_dtype);
+    return backward(Source<C>(g), group, values_of<C>(times), weight_offset, sinks);
   });
   return {grads, tensor_of(to_times, {times.numel()}, dtype_of(times))};
 }
@@ -285,9 +281,9 @@ void tdp_pinned(int64_t id, Tensor times, double weight_offset, Tensor out) {
   check_times(times);
   check_tensor(out, "out");
   Group group;
-  for (auto& list : group.lists) list.reserve(params->size() / 4);
+  group.params.reserve(params->size() / 4);
   for (size_t i = 0; i < params->size(); i += 4)
-    group.add((*params)[i], (*params)[i + 1], (*params)[i + 2], (*params)[i + 3]);
+    group.add((*params)[i], (*params)[i + 1], (*params)[i + 2], (*params)[i + 3], true);
   FMK_CHECK(dtype_of(out) == group.out_dtype && out.is_contiguous() && out.dim() == 2 &&
                 out.size(0) == times.numel() && out.size(1) == group.width,
             "out must be a dense (T, total) buffer of the parameters' dtype");

@@ -35,10 +35,10 @@ FMK_FN float widen(bf16 x) { return bit_cast<float>(uint32_t(x.bits) << 16); }
 FMK_FN float widen(f16 x) {
   // Shift exponent and mantissa into place and let a multiplication by 2^112 re-bias them: it also
   // normalises subnormals. Infinity and NaN (exponent 31) get the full exponent instead.
-  const uint32_t magnitude = uint32_t(x.bits & 0x7fff) << 13;
+  const int32_t magnitude = int32_t(x.bits & 0x7fff) << 13;
   const uint32_t finite = bit_cast<uint32_t>(bit_cast<float>(magnitude) * 0x1p112f);
-  const uint32_t special = magnitude | 0x7f800000u;
-  const uint32_t bits = magnitude >= 0x0f800000u ? special : finite;
+  const uint32_t special = uint32_t(magnitude) | 0x7f800000u;
+  const uint32_t bits = magnitude >= 0x0f800000 ? special : finite;
   return bit_cast<float>(bits | uint32_t(x.bits & 0x8000) << 16);
 }
 
@@ -50,83 +50,112 @@ FMK_FN void narrow(float x, double& out) { out = x; }
 FMK_FN void narrow(float x, bf16& out) {
   const uint32_t bits = bit_cast<uint32_t>(x);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  out.bits = uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+  const int32_t magnitude = int32_t(bits & 0x7fffffffu);  // signed: vector units compare no unsigned ones
+  out.bits = uint16_t(magnitude > 0x7f800000 ? 0x7fc0u : rounded);
 }
 FMK_FN void narrow(float x, f16& out) {
   const uint32_t bits = bit_cast<uint32_t>(x);
   const uint32_t sign = (bits >> 16) & 0x8000u;
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  const int32_t magnitude = int32_t(bits & 0x7fffffffu);
+  const uint32_t normal = (uint32_t(magnitude) - (112u << 23) + 0xfffu + ((bits >> 13) & 1u)) >> 13;
   // Below 2^-14 the float adder does the rounding: 0.5 has the ulp of the smallest half.
   const uint32_t subnormal = bit_cast<uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
-  const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
-  uint32_t half = magnitude < (113u << 23) ? subnormal : normal;
-  half = magnitude >= (143u << 23) ? special : half;
+  const uint32_t special = magnitude > 0x7f800000 ? 0x7e00u : 0x7c00u;
+  uint32_t half = magnitude < (113 << 23) ? subnormal : normal;
+  half = magnitude >= (143 << 23) ? special : half;
   out.bits = uint16_t(half | sign);
 }
 FMK_FN void narrow(double x, bf16& out) { narrow(float(x), out); }
 FMK_FN void narrow(double x, f16& out) { narrow(float(x), out); }
 
-// ---- exp: about 1 ulp; 0 below 2^-125, infinity above the largest float, NaN stays NaN ----
-// x = n ln2 + r with |r| <= ln2/2; e^r = 1 + r + r^2 P(r), P minimax of degree 4 (3e-9 relative).
-// The rounding constant 1.5 * 2^23 leaves n in the low bits of the sum, so no float-to-int conversion.
-FMK_FN float exp(float x) {
-  const float low = -87.0f, high = 89.0f, round = 12582912.0f;
-  float clamped = x < low ? low : x;
-  clamped = clamped > high ? high : clamped;
-  const float shifted = clamped * 1.44269504f + round;
+// ---- exp(-x) for |x| <= 87, about 1 ulp; NaN for NaN, and beyond 87 whatever: callers select ----
+// -x = n ln2 + r with |r| <= ln2/2; e^r = 1 + r + r^2 P(r), P minimax of degree 4 (3e-9 relative).
+// The rounding constant 1.5 * 2^23 leaves n in the low bits of the sum, so that no conversion to
+// integers is needed. There is no clamp in front: a compiler turns each into several vector selects,
+// one select behind does the same.
+FMK_FN float exp_core(float x) {
+  const float round = 12582912.0f;
+  const float shifted = x * -1.44269504f + round;
   const float n = shifted - round;
-  const float r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;
+  const float r = (-x - n * 0.693145752f) - n * 1.42860677e-6f;
   float p = 0.0013813144760206342f;
   p = p * r + 0.008369418792426586f;
   p = p * r + 0.04166845604777336f;
   p = p * r + 0.16666515171527863f;
   p = p * r + 0.4999999403953552f;
   p = p * (r * r) + r + 1.0f;
-  // 2^n as 2 * 2^(n-1): n = 128 then overflows to infinity by itself.
-  const float scale = bit_cast<float>((bit_cast<uint32_t>(shifted) + 126u) << 23);
-  return x < low ? 0.0f : p * scale * 2.0f;
+  return p * bit_cast<float>((bit_cast<uint32_t>(shifted) + 127u) << 23);
+}
+
+// exp(-x) for x >= 0; 0 above 87, where floats end.
+FMK_FN float exp_minus(float x) {
+  const float e = exp_core(x);
+  return x > 87.0f ? 0.0f : e;
+}
+FMK_FN double exp_minus(double x) { return std::exp(-x); }
+
+FMK_FN float absolute(float x) { return bit_cast<float>(bit_cast<uint32_t>(x) & 0x7fffffffu); }
+FMK_FN double absolute(double x) { return x < 0 ? -x : x; }
+
+FMK_FN float exp(float x) {
+  const float e = exp_minus(absolute(x));
+  return x < 0 ? e : 1.0f / e;
 }
 FMK_FN double exp(double x) { return std::exp(x); }
 
-template <class C>
-FMK_FN C sigmoid(C x) {
-  return C(1) / (C(1) + fmk::exp(-x));
+FMK_FN float sigmoid(float x) {
+  const float s = 1.0f / (1.0f + exp_core(x));
+  const float above = x > 87.0f ? 1.0f : s;
+  return x < -87.0f ? 0.0f : above;
 }
+FMK_FN double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
-// ---- erfc(z) for z >= 0: exp(-z^2) P(q) / (1 + 2z), q = (z-2)/(z+2), P minimax of degree 9 ----
-FMK_FN float erfc_positive(float z, float exp_minus_z2) {
-  const float zc = z > 10.2f ? 10.2f : z;
-  const float a = zc + 2.0f, b = 1.0f + 2.0f * zc;
-  const float inverse = 1.0f / (a * b);
-  const float q = (zc - 2.0f) * b * inverse;
-  float p = -0.000399446573f;
-  p = p * q - 0.00122799848f;
-  p = p * q + 0.00131330725f;
-  p = p * q + 0.00863009366f;
-  p = p * q - 0.00806014213f;
-  p = p * q - 0.0542038828f;
-  p = p * q + 0.164055425f;
-  p = p * q - 0.166031461f;
-  p = p * q - 0.092763985f;
-  p = p * q + 1.27697839f;
-  return exp_minus_z2 * p * a * inverse;
+// sigmoid(x) and 1 - sigmoid(x), each to full relative accuracy: with e = exp(-|x|) they are 1/(1+e)
+// and e/(1+e), in the order of x's sign.
+template <class C>
+struct SigmoidPair {
+  C value, complement;
+};
+template <class C>
+FMK_FN SigmoidPair<C> sigmoid_pair(C x) {
+  const C e = exp_minus(absolute(x));
+  const C large = C(1) / (C(1) + e), small = e * large;
+  return {x < 0 ? small : large, x < 0 ? large : small};
 }
 
 // The normal distribution's cumulative and density, for gelu(x) = x Phi(x) and its derivative.
-struct NormalF {
-  float cdf, pdf;
+// Phi(-|x|) = exp(-x^2/2) t P(t) with t = 1 / (1 + 0.3 |x|), P minimax of degree 7 (1.3e-7 relative, so
+// that the tail keeps its digits), and exp(-x^2/2) = 2^-y with 2^f minimax of degree 5 (9e-8 relative).
+template <class C>
+struct Normal {
+  C cdf, pdf;
 };
-FMK_FN NormalF normal(float x) {
-  const float z = (x < 0 ? -x : x) * 0.707106781f;
-  const float e = fmk::exp(-0.5f * x * x);
-  const float tail = 0.5f * erfc_positive(z, e);
+FMK_FN Normal<float> normal(float x) {
+  const float round = 12582912.0f;
+  const float y = x * x * 0.721347520f;
+  const float shifted = y + round;
+  const float f = (shifted - round) - y;
+  float q = 0.00132647274f;
+  q = q * f + 0.00967151297f;
+  q = q * f + 0.0555073375f;
+  q = q * f + 0.240222421f;
+  q = q * f + 0.693146978f;
+  q = q * f + 1.0f;
+  const float power = q * bit_cast<float>((127u - bit_cast<uint32_t>(shifted)) << 23);
+  const float e = y > 125.0f ? 0.0f : power;
+  const float t = 1.0f / (1.0f + 0.3f * absolute(x));
+  float p = 0.0359317153f;
+  p = p * t - 0.158275914f;
+  p = p * t + 0.208206452f;
+  p = p * t - 0.0553937016f;
+  p = p * t + 0.129469122f;
+  p = p * t + 0.0996375173f;
+  p = p * t + 0.120798354f;
+  p = p * t + 0.11962639f;
+  const float tail = e * t * p;
   return {x < 0 ? tail : 1.0f - tail, 0.398942280f * e};
 }
-struct NormalD {
-  double cdf, pdf;
-};
-FMK_FN NormalD normal(double x) {
+FMK_FN Normal<double> normal(double x) {
   return {0.5 * std::erfc(-x * 0.70710678118654752440), 0.39894228040143267794 * std::exp(-0.5 * x * x)};
 }
 

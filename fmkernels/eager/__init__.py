@@ -15,6 +15,7 @@ from fmkernels.eager.path import (
     psi,
     psi_backward,
     velocity_stats,
+    velocity_summary,
 )
 from fmkernels.eager.step import step_
 from fmkernels.eager.tdp import tdp, tdp_backward, tdp_group, tdp_group_backward, tdp_out
@@ -39,4 +40,5 @@ __all__ = [
     "tdp_group_backward",
     "tdp_out",
     "velocity_stats",
+    "velocity_summary",
 ]

@@ -72,6 +72,7 @@ _PSI_BACKWARD = Op("psi_backward", eager.psi_backward)
 _DT_PSI = Op("dt_psi", eager.dt_psi, _check_dt_psi)
 _FLOW_PAIR = Op("flow_pair", eager.flow_pair, _check_flow_pair)
 _VELOCITY_STATS = Op("velocity_stats", eager.velocity_stats, _check_velocity_stats)
+_VELOCITY_SUMMARY = Op("velocity_summary", eager.velocity_summary)
 _FLOW_LOSS = Op("flow_loss", eager.flow_loss, _check_flow_loss)
 _FLOW_LOSS_BACKWARD = Op("flow_loss_backward", eager.flow_loss_backward)
 
@@ -159,9 +160,6 @@ def _stats(sums, v_pred, t, op):
     return VelocityStats(sums, v_pred[:1].numel(), t)
 
 
-_TINY = 1e-12  # seed 003's guard against an all-zero target
-
-
 @dataclass(frozen=True)
 class VelocityStats:
     """Per-sample sums of one comparison, kept on the device; every property is a tensor there.
@@ -173,38 +171,28 @@ class VelocityStats:
     n: int
     t: Tensor | None = None
 
+    def _summary(self, t: Tensor | None = None, bins: int = 0) -> Tensor:
+        return _VELOCITY_SUMMARY(self.sums, t, self.n, bins)
+
     @property
     def nmse(self) -> Tensor:
         """sum (v_pred - v_target)^2 / sum v_target^2, pooled over the batch."""
-        total = self.sums.sum(0)
-        return total[0] / total[2].clamp_min(_TINY * self.n * self.sums.shape[0])
-
-    def _norms(self) -> tuple[Tensor, Tensor]:
-        pred, target = self.sums[:, 1:3].sqrt().unbind(1)
-        return pred, target
-
-    @property
-    def cos_per_sample(self) -> Tensor:
-        """(B,) cosine between v_pred and its target."""
-        pred, target = self._norms()
-        return self.sums[:, 3] / (pred.clamp_min(1e-8) * target.clamp_min(1e-8))
+        return self._summary()[0, 0]
 
     @property
     def cos(self) -> Tensor:
         """Mean over samples of the cosine between v_pred and its target."""
-        return self.cos_per_sample.mean()
+        return self._summary()[0, 1]
 
     @property
     def speed_ratio(self) -> Tensor:
         """Mean over samples of |v_pred| / |v_target|."""
-        pred, target = self._norms()
-        return (pred / (target + _TINY)).mean()
+        return self._summary()[0, 2]
 
     @property
     def gain(self) -> Tensor:
         """Median over samples of |v_target| / |v_pred|: the factor a too slow field needs (fm_gain)."""
-        pred, target = self._norms()
-        return (target / (pred + _TINY)).median()
+        return (self.sums[:, 2].sqrt() / (self.sums[:, 1].sqrt() + 1e-12)).median()
 
     @property
     def nonfinite(self) -> Tensor:
@@ -212,46 +200,25 @@ class VelocityStats:
         return self.sums[:, 8].sum()
 
     def by_t(self, bins: int = 10) -> dict[str, Tensor]:
-        """nmse (pooled), cos and speed_ratio (means) of each slice (k/bins, (k+1)/bins] of t, and its count.
+        """``nmse`` (pooled), ``cos``, ``speed_ratio`` (means) and ``count`` of each slice (k/bins, (k+1)/bins] of t.
 
-        Tensors of length ``bins``; t = 0 is in slice 0, and an empty slice is NaN with count 0.
+        Tensors of length ``bins``; t = 0 is in slice 0, and a slice without samples is NaN with count 0.
         """
         if self.t is None:
             raise ValueError("VelocityStats.by_t: t is missing: pass t to velocity_stats or flow_loss")
         if bins < 1:
             raise ValueError(f"VelocityStats.by_t: bins must be at least 1, got {bins}")
-        t = self.t if self.t.dtype == torch.float64 else self.t.float()
-        edges = _edges(bins, t.dtype, t.device)
-        inside = torch.bucketize(t, edges) == torch.arange(bins, device=t.device).unsqueeze(1)
-        pred, target = self._norms()
-        columns = [self.sums[:, 0], self.sums[:, 2], self.cos_per_sample, pred / (target + _TINY), torch.ones_like(pred)]
-        total = torch.where(inside.unsqueeze(1), torch.stack(columns), 0.0).sum(2)
-        count = total[:, 4]
-        return {
-            "nmse": total[:, 0] / total[:, 1].maximum(_TINY * self.n * count),
-            "cos": total[:, 2] / count,
-            "speed_ratio": total[:, 3] / count,
-            "count": count,
-        }
+        columns = self._summary(self.t, bins)[1:].unbind(1)
+        return dict(zip(("nmse", "cos", "speed_ratio", "count"), columns, strict=True))
 
     def as_dict(self) -> dict[str, float]:
-        """Floats under the log's names; the one copy to the host. With t: ``flow/nmse_t0`` … of non-empty slices."""
-        scalars = torch.stack([self.cos, self.nmse, self.speed_ratio])
-        if self.t is None:
-            return dict(zip(("flow/cos", "flow/nmse", "flow/speed_ratio"), scalars.tolist(), strict=True))
-        slices = self.by_t()
-        bins = slices["count"].shape[0]
-        values = torch.cat([scalars, slices["nmse"], slices["cos"], slices["count"]]).tolist()
-        out = dict(zip(("flow/cos", "flow/nmse", "flow/speed_ratio"), values[:3], strict=True))
-        nmse, cos, count = (values[3 + i * bins : 3 + (i + 1) * bins] for i in range(3))
-        for name, column in (("nmse", nmse), ("cos", cos)):
-            out |= {f"flow/{name}_t{k}": column[k] for k in range(bins) if count[k]}
+        """Floats under the log's names; the one copy to the host. With t, also of its non-empty tenths."""
+        (nmse, cos, speed_ratio, _), *slices = self._summary(self.t, 10 if self.t is not None else 0).tolist()
+        out = {"flow/cos": cos, "flow/nmse": nmse, "flow/speed_ratio": speed_ratio}
+        for k, (nmse, cos, _, count) in enumerate(slices):
+            if count:
+                out[f"flow/nmse_t{k}"], out[f"flow/cos_t{k}"] = nmse, cos
         return out
-
-
-def _edges(bins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The inner edges 1/bins, 2/bins, … rounded as the decimals people write; bucketize does the rest."""
-    return (torch.arange(1, bins, dtype=torch.float64, device=device) / bins).to(dtype)
 
 
 def _save_psi(ctx, inputs, output):
