@@ -119,14 +119,26 @@ struct Rows {
   }
 };
 
-// Mean and centred sum of squares of a row, tile by tile (Chan's update, in double).
+// Mean and rstd of a row, tile by tile, in double; centred squares by Chan's update.
+template <class C>
 struct RowMoments {
+  bool center;
   double count = 0, mean = 0, squares = 0;
-  void merge(double n, double tile_mean, double tile_squares) {
-    const double total = count + n, delta = tile_mean - mean;
-    mean += delta * n / total;
-    squares += tile_squares + delta * delta * count * n / total;
+
+  void add(const C* tile, int64_t n) {
+    if (!center) {
+      squares += squares_tile(tile, C(0), n);
+      return;
+    }
+    const double tile_mean = double(sum_tile(tile, n)) / double(n);
+    const double total = count + double(n), delta = tile_mean - mean;
+    squares += squares_tile(tile, C(tile_mean), n) + delta * delta * count * double(n) / total;
+    mean += delta * double(n) / total;
     count = total;
+  }
+  double rstd(int64_t width, double eps) const {
+    const double power = squares / double(width);
+    return center ? 1 / std::sqrt(power + eps) : 1 / (std::sqrt(power) + eps);
   }
 };
 
@@ -218,19 +230,11 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
           if (!again) sum_out.put(base + column, s, n);
           return s;
         };
-        RowMoments moments;
+        RowMoments<C> moments{center};
         rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
-          const C* s = summed(part, column, n, false);
-          if (center) {
-            const double mean = double(sum_tile(s, n)) / double(n);
-            moments.merge(double(n), mean, squares_tile(s, C(mean), n));
-          } else {
-            moments.squares += squares_tile(s, C(0), n);
-          }
+          moments.add(summed(part, column, n, false), n);
         });
-        const double power = moments.squares / double(shape.width);
-        const C mean = C(moments.mean);
-        const C rstd = C(center ? 1 / std::sqrt(power + eps) : 1 / (std::sqrt(power) + eps));
+        const C mean = C(moments.mean), rstd = C(moments.rstd(shape.width, eps));
         stats[2 * row] = mean;
         stats[2 * row + 1] = rstd;
         const int64_t scale_at = row / shape.rows_per_scale() * shape.width;
@@ -256,7 +260,8 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
   return {y, sum, stat};
 }
 
-// grad_y and grad_sum are (rows, width); s is what was normalised (x, or x + residual).
+// grad_y and grad_sum are (rows, width); s is what was normalised (x, or x + residual). stat belongs to the
+// unrounded s: one that was rounded to half precision gets its own.
 std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor grad_sum, std::vector<Tensor> s,
                                                     Tensor scale, Tensor stat, double eps, bool center) {
   Shape shape = check_norm(s, scale, std::nullopt);
@@ -278,6 +283,7 @@ std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor gra
     const auto stats = values_of<C>(stats_in);
     const Source<C> grad(gy), more(gs);
     const Sink<C> out(grad_x);
+    const bool rounded = size_of(dtype_of(s[0])) == 2;
     // A task is a run of rows under one row of scale; its partial sums are added up in task order.
     const int64_t group = shape.rows_per_scale(), width = shape.width;
     const int64_t run = std::max(rows_per_task(shape), (group + 15) / 16);
@@ -293,7 +299,13 @@ std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor gra
         const int64_t begin = task / runs * group + task % runs * run;
         const int64_t end = std::min(begin + run, (task / runs + 1) * group);
         for (int64_t row = begin; row < end; row++) {
-          const C mean = stats[2 * row], rstd = stats[2 * row + 1];
+          C mean = stats[2 * row], rstd = stats[2 * row + 1];
+          if (rounded) {
+            RowMoments<C> moments{center};
+            rows.each(row, a, [&](const C* part, int64_t, int64_t n) { moments.add(part, n); });
+            mean = C(moments.mean);
+            rstd = C(moments.rstd(width, eps));
+          }
           double sum_g = 0, sum_gh = 0;
           rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
             const auto sums = moments_tile(grad.at(row * width + column, n, b), part, mean, rstd,

@@ -1,5 +1,7 @@
 """The dtype rules every op shares: arithmetic in fp32 (fp64 if an input is), one rounding at the end."""
 
+import math
+
 import torch
 
 
@@ -25,3 +27,8 @@ def rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def per_sample(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """(B,) reshaped to broadcast against (B, ...)."""
     return values.reshape(-1, *([1] * (like.dim() - 1)))
+
+
+def samples(x: torch.Tensor) -> torch.Tensor:
+    """(B, ...) as (B, n), for any B and n, zero included."""
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))

@@ -2,7 +2,7 @@
 
 import torch
 
-from fmkernels.eager._dtypes import compute_dtype, per_sample, promoted, rounded
+from fmkernels.eager._dtypes import compute_dtype, per_sample, promoted, rounded, samples
 
 
 class _Clamp(torch.autograd.Function):
@@ -32,7 +32,7 @@ def reparameterize(mu, logvar, eps, low, high):
     lv = _Clamp.apply(raw, low, high) if torch.is_grad_enabled() else raw.clamp(low, high)
     std = (0.5 * lv).exp()
     z = m + std * e
-    kl = 0.5 * (m.square() + std.square() - 1 - lv).flatten(1).sum(1)
+    kl = 0.5 * samples(m.square() + std.square() - 1 - lv).sum(1)
     return rounded(z, promoted(mu, logvar)), kl, _statistics(m, raw, lv, std, z)
 
 
@@ -51,7 +51,7 @@ def _statistics(mu, raw, logvar, std, z):
         std.max(),
         z.mean(),
         z.var(unbiased=False),
-        z.flatten(1).std(dim=0, unbiased=False).mean(),
+        samples(z).std(dim=0, unbiased=False).mean(),
         (raw != logvar).to(z.dtype).mean(),
         (~torch.isfinite(z)).sum().to(z.dtype),
     ]

@@ -19,18 +19,22 @@ def _rows(parameter, x):
     return parameter.reshape(parameter.shape[0], *([1] * (x.dim() - 2)), parameter.shape[1])
 
 
+def _moments(s, eps, center):
+    """(mean, rstd) of each row, the last dimension kept."""
+    if center:
+        mean = s.mean(-1, keepdim=True)
+        return mean, torch.rsqrt((s - mean).square().mean(-1, keepdim=True) + eps)
+    norm = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+    return torch.zeros_like(norm), 1 / (norm * max(s.shape[-1], 1) ** -0.5 + eps)
+
+
 def td_norm(x, scale, offset, residual, eps, center):
     """-> y, x + residual (empty without one), and (mean, rstd) of each row."""
     joined = torch.cat(x, dim=-1) if len(x) > 1 else x[0]
     dtype = joined.dtype if residual is None else promoted(joined, residual)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     s = joined.to(wide) if residual is None else joined.to(wide) + residual.to(wide)
-    mean = s.mean(-1, keepdim=True) if center else torch.zeros_like(s[..., :1])
-    if center:
-        rstd = torch.rsqrt((s - mean).square().mean(-1, keepdim=True) + eps)
-    else:
-        norm = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
-        rstd = 1 / (norm * s.shape[-1] ** -0.5 + eps)
+    mean, rstd = _moments(s, eps, center)
     y = (s - mean) * rstd * _rows(scale, s).to(wide)
     if offset is not None:
         y = y + _rows(offset, s).to(wide)
@@ -40,11 +44,17 @@ def td_norm(x, scale, offset, residual, eps, center):
 
 
 def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center):
-    """-> the gradient to s, to scale and to offset (both shaped as scale)."""
+    """-> the gradient to s, to scale and to offset (both shaped as scale).
+
+    stat belongs to the unrounded s; one that was rounded to half precision gets its own.
+    """
     joined = torch.cat(s, dim=-1) if len(s) > 1 else s[0]
     wide = compute_dtype(joined, grad_y)
     g, x = grad_y.to(wide).reshape(joined.shape), joined.to(wide)
-    mean, rstd = stat.to(wide).reshape(*joined.shape[:-1], 2).split(1, dim=-1)
+    if joined.dtype in (torch.float16, torch.bfloat16):
+        mean, rstd = _moments(x, eps, center)
+    else:
+        mean, rstd = stat.to(wide).reshape(*joined.shape[:-1], 2).split(1, dim=-1)
     h = (x - mean) * rstd
     gs = g * _rows(scale, x).to(wide)
     if center:

@@ -2,7 +2,7 @@
 
 import torch
 
-from fmkernels.eager._dtypes import compute_dtype, per_sample, promoted, rounded
+from fmkernels.eager._dtypes import compute_dtype, per_sample, promoted, rounded, samples
 
 
 def psi(t, x0, x1, sigma_min, sigma_max):
@@ -39,7 +39,7 @@ def _target(x0, x1, v_target, sigma_min, sigma_max, wide):
 
 
 def _sums(pred, target):
-    p, v = pred.flatten(1), target.flatten(1)
+    p, v = samples(pred), samples(target)
     zero = p.new_zeros(p.shape[0], 1)
     nonfinite = ~(torch.isfinite(p) & torch.isfinite(v))
 
@@ -90,7 +90,7 @@ def flow_loss(v_pred, x0, x1, v_target, weight, sigma_min, sigma_max):
     """-> per-sample weight * mean((v_pred - v_target)^2), and the sums of velocity_stats."""
     wide = compute_dtype(v_pred, x0, x1, v_target)
     pred, target = v_pred.to(wide), _target(x0, x1, v_target, sigma_min, sigma_max, wide)
-    loss = (pred - target).flatten(1).square().mean(1)
+    loss = samples(pred - target).square().mean(1)
     if weight is not None:
         loss = loss * weight.detach().to(wide)
     return loss, _sums(pred.detach(), target)

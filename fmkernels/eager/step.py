@@ -2,6 +2,8 @@
 
 import torch
 
+from fmkernels.eager._dtypes import samples
+
 
 def step_(x, v, v_prev, v_uncond, dt, dt_tensor, a, b, guidance, gain, low, stats):
     wide = x.dtype
@@ -15,12 +17,11 @@ def step_(x, v, v_prev, v_uncond, dt, dt_tensor, a, b, guidance, gain, low, stat
         delta = delta + gain * dt * b * v_prev.to(wide)
     after = x + delta
     if stats is not None:
-        n = max(x[:1].numel(), 1)
         columns = [
-            x.flatten(1).abs().sum(1) / n,
-            velocity.flatten(1).abs().sum(1) / n,
-            (delta.flatten(1).square().sum(1) / n).sqrt(),
-            (~torch.isfinite(after)).flatten(1).sum(1).to(wide),
+            samples(x).abs().mean(1),
+            samples(velocity).abs().mean(1),
+            samples(delta).square().mean(1).sqrt(),
+            (~torch.isfinite(samples(after))).sum(1).to(wide),
             x.new_zeros(x.shape[0]) + dt,
         ]
         stats.copy_(torch.stack(columns, dim=1))

@@ -2,7 +2,7 @@
 
 import torch
 
-from fmkernels.eager._dtypes import compute_dtype, promoted, rounded
+from fmkernels.eager._dtypes import compute_dtype, promoted, rounded, samples
 
 
 def _widened(param0, param1, weight, bias, times):
@@ -27,7 +27,7 @@ def tdp_backward(grad, param0, param1, weight, bias, times, weight_offset):
     s, one_minus_s = torch.sigmoid(x), torch.sigmoid(-x)
     grad = grad.to(x.dtype).reshape(x.shape)
     to_x = grad * (p0 - p1) * s * one_minus_s
-    to_times = (to_x * (w + weight_offset)).flatten(1).sum(1)
+    to_times = samples(to_x * (w + weight_offset)).sum(1)
     return (
         rounded((grad * s).sum(0), param0.dtype),
         rounded((grad * one_minus_s).sum(0), param1.dtype),
@@ -40,7 +40,7 @@ def tdp_backward(grad, param0, param1, weight, bias, times, weight_offset):
 def tdp_group(param0, param1, weight, bias, times, weight_offset):
     """All parameters side by side: (T, total number of elements)."""
     rows = [
-        tdp(p0, p1, w, b, times, weight_offset).flatten(1)
+        samples(tdp(p0, p1, w, b, times, weight_offset))
         for p0, p1, w, b in zip(param0, param1, weight, bias, strict=True)
     ]
     return rounded(torch.cat(rows, dim=1), promoted(*param0, *param1))

@@ -1,0 +1,21 @@
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+sys.path.insert(0, str(Path(__file__).parent))
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="session")
+def golden():
+    """golden("tdp") -> the tensors of tests/golden/tdp.safetensors; see shared/golden/README.md for their names."""
+    cache = {}
+
+    def load(name):
+        if name not in cache:
+            cache[name] = load_file(GOLDEN / f"{name}.safetensors")
+        return cache[name]
+
+    return load
