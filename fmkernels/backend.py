@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from fmkernels.schema import library
+from fmkernels.schema import NAMES, library
 
 BACKENDS = ("auto", "cpp", "cuda", "triton", "eager")
 _PACKAGE = Path(__file__).parent
@@ -30,7 +30,11 @@ def rebuild_command() -> str:
     return "pip install --no-build-isolation --no-deps --force-reinstall --no-cache-dir --no-binary fmkernels fmkernels"
 
 
-def _load(backend: str, stem: str) -> str:
+def _has_kernel(name: str, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(f"fmkernels::{name}", key)
+
+
+def _load(stem: str, key: str) -> str:
     """Loads ``stem*.so`` beside this file. Returns "" or the reason why not; never raises."""
     files = sorted(_PACKAGE.glob(f"{stem}.*so"))
     if not files:
@@ -39,7 +43,8 @@ def _load(backend: str, stem: str) -> str:
         torch.ops.load_library(str(files[0]))
     except (OSError, RuntimeError) as error:
         return f"{files[0].name} does not load: {error}"
-    return ""
+    missing = [name for name in NAMES if name != "tdp_unpin" and not _has_kernel(name, key)]
+    return f"{files[0].name} was built from other sources: no kernel for {', '.join(missing)}" if missing else ""
 
 
 def load_objects() -> None:
@@ -47,11 +52,11 @@ def load_objects() -> None:
     global _forced
     asked = os.environ.get("FMKERNELS_BACKEND", "auto")
     _check_name(asked, "FMKERNELS_BACKEND")
-    _loaded["cpp"] = "not loaded: FMKERNELS_BACKEND=eager" if asked == "eager" else _load("cpp", "_cpu")
+    _loaded["cpp"] = "not loaded: FMKERNELS_BACKEND=eager" if asked == "eager" else _load("_cpu", "CPU")
     if not torch.version.cuda and not torch.version.hip:
         _loaded["cuda"] = "this torch has no GPU support"
     else:
-        _loaded["cuda"] = _load("cuda", "_cuda")
+        _loaded["cuda"] = _load("_cuda", "CUDA")
     _loaded["triton"] = "not part of this release"
     if _loaded["cpp"] and asked != "eager":
         warnings.warn(
@@ -131,6 +136,9 @@ class Op:
         OPS[name] = self
 
     def __call__(self, *args):
+        if torch._C._are_functorch_transforms_active():  # torch.func knows plain PyTorch only
+            self.check(*args)
+            return self.eager(*args)
         if _forced is None and not torch.compiler.is_compiling():
             try:
                 if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
@@ -174,7 +182,7 @@ def served_by(name: str, device: str) -> tuple[str, str]:
         return "eager", "asked for"
     key, backend = {"cpu": ("CPU", "cpp"), "cuda": ("CUDA", "cuda")}[device]
     asked = " (asked for)" if _forced == backend else ""
-    if torch._C._dispatch_has_kernel_for_dispatch_key(f"fmkernels::{name}", key) and not _loaded[backend]:
+    if not _loaded[backend] and _has_kernel(name, key):
         return backend, f"compiled object loaded{asked}"
     return "eager", _loaded[backend]
 

@@ -38,6 +38,4 @@ reparameterize_backward(Tensor? grad_z, Tensor? grad_kl, Tensor mu, Tensor logva
 """  # noqa: E501
 
 library = torch.library.Library("fmkernels", "DEF")
-for line in SCHEMAS.split("\n"):
-    if line:
-        library.define(line, tags=(torch.Tag.pt2_compliant_tag,))
+NAMES = [library.define(line, tags=(torch.Tag.pt2_compliant_tag,)) for line in SCHEMAS.split("\n") if line]

@@ -132,6 +132,8 @@ inline void check_like(const OptTensor& x, const Tensor& like, const char* name)
   if (x) check_like(*x, like, name);
 }
 
+inline void check_finite(double value, const char* name) { FMK_CHECK(finite(value), name, " must be finite"); }
+
 // The bytes a tensor reaches, from first to last.
 inline std::pair<const char*, const char*> span_of(const Tensor& x) {
   const char* begin = static_cast<const char*>(x.const_data_ptr());

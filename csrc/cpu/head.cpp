@@ -74,6 +74,7 @@ void check_head(const Tensor& mu, const Tensor& logvar, const Tensor& eps) {
 
 std::tuple<Tensor, Tensor, Tensor> reparameterize(Tensor mu, Tensor logvar, Tensor eps, double low, double high) {
   check_head(mu, logvar, eps);
+  FMK_CHECK(low <= high, "clamp must be (low, high)");
   const int64_t samples = mu.size(0), n = samples == 0 ? 0 : mu.numel() / samples, columns = tiles_of(n);
   Tensor z = fresh_like(mu, promote(dtype_of(mu), dtype_of(logvar)));
   const Tensor mu_d = dense(mu), logvar_d = dense(logvar), eps_d = dense(eps);

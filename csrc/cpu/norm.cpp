@@ -196,6 +196,8 @@ int64_t rows_per_task(const Shape& shape) {
 std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, OptTensor offset,
                                            OptTensor residual, double eps, bool center) {
   Shape shape = check_norm(x, scale, offset);
+  FMK_CHECK(offset || !center, "a layer norm has a bias");
+  check_finite(eps, "eps");
   Dtype dtype = dtype_of(x[0]);
   if (residual) {
     FMK_CHECK(x.size() == 1, "residual goes with a single x");

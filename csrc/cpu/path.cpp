@@ -43,17 +43,22 @@ void check_t(const Tensor& t, const Batch& batch) {
   FMK_CHECK(t.numel() == batch.samples, "t must have one element a sample");
 }
 
-double ratio_of(double sigma_min, double sigma_max) { return sigma_min / sigma_max - 1.0; }
+double ratio_of(double sigma_min, double sigma_max) {
+  const double ratio = sigma_min / sigma_max - 1.0;
+  FMK_CHECK(finite(sigma_min) && finite(sigma_max) && finite(ratio), "sigma_min or sigma_max is no scale");
+  return ratio;
+}
 
 // Either output may be left out; both together are made in one pass over x0 and x1.
 void run_path(const OptTensor& t, const Tensor& x0, const Tensor& x1, double sigma_min, double sigma_max,
               const OptTensor& x_t, const OptTensor& velocity) {
   const Tensor start = dense(x0), end = dense(x1);
   const Batch batch(x0);
+  const double sigma_ratio = ratio_of(sigma_min, sigma_max);
   with_compute_type(is_double(x0) || is_double(x1), [&](auto zero) {
     using C = decltype(zero);
     const auto times = t ? values_of<C>(*t) : std::vector<C>(size_t(batch.samples), C(0));
-    const C ratio = C(ratio_of(sigma_min, sigma_max));
+    const C ratio = C(sigma_ratio);
     const Source<C> from(start), to(end);
     const Sink<C> x_out = x_t ? Sink<C>(*x_t) : Sink<C>(), v_out = velocity ? Sink<C>(*velocity) : Sink<C>();
     for_tiles(batch.samples, batch.n, [&](int64_t sample, int64_t i, int64_t n, int64_t) {
@@ -305,6 +310,7 @@ Tensor flow_loss_backward(Tensor grad, Tensor v_pred, OptTensor x0, OptTensor x1
   auto factors = values_of<double>(grad);
   const auto weights = weight ? values_of<double>(*weight) : std::vector<double>(size_t(batch.samples), 1.0);
   for (int64_t b = 0; b < batch.samples; b++) factors[b] *= 2 * weights[b] / double(batch.n);
+  const double ratio = ratio_of(sigma_min, sigma_max);
   const Tensor pred = dense(v_pred);
   Tensor out = fresh_like(v_pred);
   with_compute_type(is_double(v_pred) || target.in_double(), [&](auto zero) {
@@ -312,7 +318,7 @@ Tensor flow_loss_backward(Tensor grad, Tensor v_pred, OptTensor x0, OptTensor x1
     const Source<C> source(pred);
     const Sink<C> sink(out);
     for_tiles(batch.samples, batch.n, [&](int64_t sample, int64_t i, int64_t n, int64_t) {
-      TargetSource<C> targets(target, C(ratio_of(sigma_min, sigma_max)));
+      TargetSource<C> targets(target, C(ratio));
       Tile<C> a, b, result;
       const int64_t at = sample * batch.n + i;
       const C factor = C(factors[sample]);

@@ -53,7 +53,11 @@ void step_(Tensor x, Tensor v, OptTensor v_prev, OptTensor v_uncond, double dt, 
     FMK_CHECK(dt_tensor->numel() == 1, "dt must have one element");
     dt = values_of<double>(*dt_tensor)[0];
   }
-  FMK_CHECK(finite(dt), "dt must be finite");
+  check_finite(dt, "dt");
+  check_finite(a, "a");
+  check_finite(b, "b");
+  check_finite(guidance, "guidance");
+  check_finite(gain, "gain");
 
   const Tensor *prev_at = pointer_to(v_prev), *uncond_at = pointer_to(v_uncond), *dt_at = pointer_to(dt_tensor),
                *low_at = pointer_to(low), *stats_at = pointer_to(stats);

@@ -156,7 +156,8 @@ std::vector<double> backward(const Source<C>& grad, const Group& group, const st
   return to_times;
 }
 
-void check_times(const Tensor& times) {
+void check_times(const Tensor& times, double weight_offset) {
+  check_finite(weight_offset, "weight_offset");
   check_tensor(times, "times");
   FMK_CHECK(times.dim() == 1, "times must be one-dimensional");
 }
@@ -175,7 +176,7 @@ std::vector<int64_t> rows_of(const Tensor& times, const Tensor& param) {
 }
 
 Tensor tdp(Tensor p0, Tensor p1, Tensor weight, Tensor bias, Tensor times, double weight_offset) {
-  check_times(times);
+  check_times(times, weight_offset);
   Group group;
   group.add(p0, p1, weight, bias);
   Tensor out = fresh(rows_of(times, p0), group.out_dtype);
@@ -184,7 +185,7 @@ Tensor tdp(Tensor p0, Tensor p1, Tensor weight, Tensor bias, Tensor times, doubl
 }
 
 void tdp_out(Tensor p0, Tensor p1, Tensor weight, Tensor bias, Tensor times, double weight_offset, Tensor out) {
-  check_times(times);
+  check_times(times, weight_offset);
   check_tensor(out, "out");
   Group group;
   group.add(p0, p1, weight, bias);
@@ -201,7 +202,7 @@ void tdp_out(Tensor p0, Tensor p1, Tensor weight, Tensor bias, Tensor times, dou
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> tdp_backward(Tensor grad, Tensor p0, Tensor p1,
                                                                 Tensor weight, Tensor bias, Tensor times,
                                                                 double weight_offset) {
-  check_times(times);
+  check_times(times, weight_offset);
   check_tensor(grad, "grad");
   Group group;
   group.add(p0, p1, weight, bias);
@@ -221,7 +222,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> tdp_backward(Tensor grad, Ten
 
 Tensor tdp_group(std::vector<Tensor> p0, std::vector<Tensor> p1, std::vector<Tensor> weight,
                  std::vector<Tensor> bias, Tensor times, double weight_offset) {
-  check_times(times);
+  check_times(times, weight_offset);
   Group group;
   group.add(p0, p1, weight, bias);
   Tensor out = fresh({times.numel(), group.width}, group.out_dtype);
@@ -232,7 +233,7 @@ Tensor tdp_group(std::vector<Tensor> p0, std::vector<Tensor> p1, std::vector<Ten
 std::tuple<Tensor, Tensor> tdp_group_backward(Tensor grad, std::vector<Tensor> p0, std::vector<Tensor> p1,
                                               std::vector<Tensor> weight, std::vector<Tensor> bias,
                                               Tensor times, double weight_offset) {
-  check_times(times);
+  check_times(times, weight_offset);
   check_tensor(grad, "grad");
   Group group;
   group.add(p0, p1, weight, bias);
@@ -278,7 +279,7 @@ void tdp_pinned(int64_t id, Tensor times, double weight_offset, Tensor out) {
     FMK_CHECK(found != pinned.end(), "the group was never pinned or is unpinned already");
     params = found->second;
   }
-  check_times(times);
+  check_times(times, weight_offset);
   check_tensor(out, "out");
   Group group;
   group.params.reserve(params->size() / 4);

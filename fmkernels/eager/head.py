@@ -8,11 +8,16 @@ from fmkernels.eager._dtypes import compute_dtype, per_sample, promoted, rounded
 class _Clamp(torch.autograd.Function):
     """Clamp whose gradient, outside, passes where a descent step would lead back inside."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx, x, low, high):
-        ctx.save_for_backward(x)
-        ctx.bounds = low, high
+    def forward(x, low, high):
         return x.clamp(low, high)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, *ctx.bounds = inputs
+        ctx.save_for_backward(x)
 
     @staticmethod
     def backward(ctx, grad):

@@ -42,7 +42,7 @@ def batched(op: str, name: str, x: object) -> None:
 def number(op: str, name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{op}: {name} must be a number, got {type(value).__name__}")
-    if not math.isfinite(value):
+    if not -math.inf < value < math.inf:  # math.isfinite would end a compiled graph
         raise ValueError(f"{op}: {name} must be finite, got {value}")
 
 
@@ -51,6 +51,11 @@ def sigmas(op: str, sigma_min: object, sigma_max: object) -> None:
     number(op, "sigma_max", sigma_max)
     if sigma_max == 0:
         raise ValueError(f"{op}: sigma_max must not be 0")
+
+
+def traced() -> bool:
+    """Under torch.compile or a torch.func transform tensors have no addresses and no values."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def _span(x: torch.Tensor) -> tuple[int, int]:
@@ -62,7 +67,7 @@ def writable(op: str, name: str, out: torch.Tensor, **others: torch.Tensor | Non
     """out has an element of memory for each element, and shares none with the other tensors."""
     if any(n > 1 and s == 0 for n, s in zip(out.shape, out.stride(), strict=True)):
         raise ValueError(f"{op}: {name} is an expanded tensor (several elements share memory); pass a clone")
-    if torch.compiler.is_compiling() or out.numel() == 0 or out.device.type == "meta":
+    if traced() or out.numel() == 0 or out.device.type == "meta":
         return
     begin, end = _span(out)
     for other_name, other in others.items():

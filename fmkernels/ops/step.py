@@ -1,7 +1,5 @@
 """One step of a sampler, in place on an fp32 (or fp64) master state."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -36,14 +34,14 @@ def _check_step(x, v, v_prev, v_uncond, dt, dt_tensor, a, b, guidance, gain, low
         _check.same_device(op, "dt", dt_tensor, "x", x)
         if dt_tensor.numel() != 1:
             raise ValueError(f"{op}: dt must be a number or a one-element tensor, got shape {tuple(dt_tensor.shape)}")
-        if dt_tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.isfinite(dt_tensor).all():
+        if dt_tensor.device.type == "cpu" and not _check.traced() and not torch.isfinite(dt_tensor).all():
             raise ValueError(f"{op}: dt must be finite, got {dt_tensor.item()}")
     read = {"v": v, "v_prev": v_prev, "v_uncond": v_uncond, "dt": dt_tensor}
-    _check.writable(op, "x", x, **read, low=low, stats=stats)
-    if low is not None:
-        _check.writable(op, "low", low, **read, stats=stats)
     if stats is not None:
-        _check.writable(op, "stats", stats, **read)
+        _check.writable(op, "stats", stats, x=x, **read, low=low)
+    if low is not None:
+        _check.writable(op, "low", low, x=x, **read)
+    _check.writable(op, "x", x, **read)
 
 
 _STEP = Op("step_", eager.step_, _check_step)
@@ -99,7 +97,7 @@ def _step(x, v, v_prev, dt, a, b, v_uncond, guidance, gain, low, stats, op):
     dt_tensor = None
     if isinstance(dt, Tensor):
         dt, dt_tensor = 0.0, dt
-    elif not isinstance(dt, (int, float)) or not math.isfinite(dt):
+    else:
         _check.number(op, "dt", dt)
     if torch.is_grad_enabled():
         tensors = [y for y in (x, v, v_prev, v_uncond) if isinstance(y, Tensor)]

@@ -101,7 +101,7 @@ class GroupBuffer(list):
     def __init__(self, flat: Tensor, group: "TdpGroup"):
         columns = flat.split(group.sizes, dim=1)
         if not group.all_vectors:
-            columns = [c.unflatten(1, s) if len(s) != 1 else c for c, s in zip(columns, group.shapes, strict=True)]
+            columns = [c.view(flat.shape[0], *s) for c, s in zip(columns, group.shapes, strict=True)]
         super().__init__(columns)
         self.flat = flat
 
@@ -118,7 +118,7 @@ class TdpGroup:
         self.params = [tuple(four) for four in params]
         for i, four in enumerate(self.params):
             if len(four) != 4:
-                raise ValueError(f"TdpGroup: params[{i}] must be (param0, param1, weight, bias), got {len(four)} items")
+                raise ValueError(f"tdp_group: params[{i}] must be (param0, param1, weight, bias), got {len(four)} items")
         self.weight_offset = weight_offset
         self.lists = [list(column) for column in zip(*self.params, strict=True)] or [[], [], [], []]
         _check_group(*self.lists, torch.zeros(1, device=self.lists[0][0].device) if self.params else None, weight_offset)
@@ -182,7 +182,7 @@ def tdp_group(group: TdpGroup | Params, times: Tensor, *, out: GroupBuffer | Non
     if out is not None:
         _check_buffer(group, times, out, grads)
     args = (*group.lists, times, group.weight_offset)
-    if grads or torch.compiler.is_compiling() or not backend.native_cpu() or not group.lists[0][0].is_cpu:
+    if grads or _check.traced() or not backend.native_cpu() or not group.lists[0][0].is_cpu:
         flat = _GROUP(*args)
         if out is None:
             return GroupBuffer(flat, group)

@@ -1,0 +1,175 @@
+"""Which implementation serves: choosing, explaining, and going on without the compiled objects."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import fmkernels as fk
+from fmkernels import backend
+
+PACKAGE = Path(fk.__file__).parent
+WORKS = """
+import torch, fmkernels as fk
+x, s = torch.randn(2, 3, 8), torch.randn(8)
+torch.testing.assert_close(fk.td_rms_norm(x, s), x / (x.norm(dim=-1, keepdim=True) * 8**-0.5 + 1e-8) * s)
+leaf = torch.randn(4, requires_grad=True)
+fk.tdp(leaf, *torch.randn(3, 4), torch.randn(2)).sum().backward()
+group = fk.TdpGroup([tuple(torch.randn(4, 5))])
+assert len(fk.tdp_group(group, torch.randn(2), out=group.buffer(2))) == 1
+state, stats = torch.zeros(1, 3), torch.empty(1, 5)
+fk.euler_step_(state, torch.ones(1, 3), 0.5, stats=stats)
+assert state.eq(0.5).all() and stats[0, 4] == 0.5
+assert torch.isfinite(leaf.grad).all()
+print("served by", fk.backend.served_by("tdp", "cpu")[0])
+"""
+
+
+def python(code, cwd, **env):
+    environment = {**os.environ, **env, "PYTHONPATH": str(cwd)}
+    return subprocess.run([sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture
+def package_copy(tmp_path):
+    """The package without its compiled objects, alone in a folder."""
+    shutil.copytree(PACKAGE, tmp_path / "fmkernels", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    return tmp_path
+
+
+def object_file(stem):
+    return next(PACKAGE.glob(f"{stem}.*so"))
+
+
+def break_nothing(folder):
+    """_cpu is missing"""
+
+
+def break_text(folder):
+    """_cpu is not an object"""
+    (folder / "_cpu.broken.so").write_text("not an object")
+
+
+def break_symbols(folder):
+    """_cpu needs a library that is not there"""
+    data = object_file("_cpu").read_bytes()
+    (folder / "_cpu.broken.so").write_bytes(data.replace(b"libtorch_cpu.so\0", b"libnowhere__.so\0"))
+
+
+def break_kernels(folder):
+    """_cpu loads but was built from other sources"""
+    shutil.copy(object_file("_host"), folder / "_cpu.broken.so")
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (break_nothing, "_cpu was not built"),
+        (break_text, "does not load"),
+        (break_symbols, "does not load"),
+        (break_kernels, "no kernel for tdp"),
+    ],
+)
+def test_without_the_object_one_warning_and_correct_results(package_copy, damage, reason):
+    damage(package_copy / "fmkernels")
+    run = python(WORKS, package_copy)
+    assert run.returncode == 0, run.stderr
+    assert "served by eager" in run.stdout
+    assert run.stderr.count("RuntimeWarning") == 1
+    assert reason in run.stderr
+    assert "pip install --no-build-isolation" in run.stderr
+
+
+def test_gradients_without_the_object(package_copy):
+    """torch.ops on a device without kernels: the eager forwards and the written-out backwards."""
+    code = """
+import torch, fmkernels as fk
+x, s, r = (torch.randn(*n, dtype=torch.float64, requires_grad=True) for n in ((2, 3, 5), (2, 5), (2, 3, 5)))
+assert torch.autograd.gradcheck(lambda x, s, r: fk.td_rms_norm(x, s, residual=r), (x, s, r))
+print("ok")
+"""
+    run = python(code, package_copy)
+    assert run.stdout == "ok\n", run.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "served", "warns"), [("eager", "eager", 0), ("cpp", "cpp", 0), ("auto", "cpp", 0), ("cuda", "cpp", 1)]
+)
+def test_environment_variable(tmp_path, env, served, warns):
+    run = python(WORKS, PACKAGE.parent, FMKERNELS_BACKEND=env)
+    assert run.returncode == 0, run.stderr
+    assert f"served by {served}" in run.stdout
+    assert run.stderr.count("RuntimeWarning") == warns
+
+
+def test_unknown_names_list_the_known_ones():
+    with pytest.raises(ValueError, match="auto, cpp, cuda, triton, eager"):
+        fk.use_backend("fast")
+    run = python("import fmkernels", PACKAGE.parent, FMKERNELS_BACKEND="fast")
+    assert run.returncode == 1
+    assert "auto, cpp, cuda, triton, eager" in run.stderr
+
+
+def test_unavailable_names_say_why():
+    if torch.version.cuda:
+        pytest.skip("this torch has CUDA")
+    with pytest.raises(RuntimeError, match="no GPU support"):
+        fk.use_backend("cuda")
+
+
+def test_use_backend_nests_and_ends_on_errors():
+    assert backend._forced is None
+    with fk.use_backend("eager"):
+        with fk.use_backend("auto"):
+            assert backend._forced is None
+        assert backend.served_by("psi", "cpu") == ("eager", "asked for")
+        with pytest.raises(KeyError), fk.use_backend("cpp"):
+            raise KeyError
+        assert backend._forced == "eager"
+    assert backend._forced is None
+
+
+def test_use_backend_changes_who_computes():
+    a, b = torch.randn(2, 64), torch.randn(2, 64)
+
+    def names():
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            fk.gelu_mul(a, b)
+        return {event.name for event in profile.events()}
+
+    assert "fmkernels::gelu_mul" in names()
+    with fk.use_backend("eager"):
+        assert names() >= {"aten::gelu", "aten::mul"}
+    with fk.use_backend("cpp"):
+        assert "fmkernels::gelu_mul" in names()
+        with pytest.raises(ValueError, match="meta"):
+            fk.gelu_mul(a.to("meta"), b.to("meta"))
+
+
+def test_explain(capsys):
+    text = fk.explain()
+    assert capsys.readouterr().out.strip() == text
+    lines = text.splitlines()
+    assert len(lines) == 1 + len(backend.OPS)
+    assert all("cpp" in line and "compiled object loaded" in line for line in lines[1:])
+    with fk.use_backend("eager"):
+        assert "asked for" in fk.explain()
+
+
+def test_env_report():
+    run = python("from fmkernels.env_report import main; main()", PACKAGE.parent)
+    assert run.returncode == 0, run.stderr
+    for fact in ("torch", "kernels run with", "backend cpp", "bf16 products safe", "build: compiler"):
+        assert fact in run.stdout
+
+
+def test_import_is_light():
+    """Nothing heavy comes along with import fmkernels."""
+    code = "import torch, sys; before = set(sys.modules); import fmkernels; print(*sorted(set(sys.modules) - before))"
+    added = python(code, PACKAGE.parent).stdout.split()
+    assert added
+    assert {name.split(".")[0] for name in added} <= {"fmkernels", "weakref", "dataclasses"}, added

@@ -1,0 +1,66 @@
+"""The rule of the layers: imports go one way, and every family has its stem in every column."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FAMILIES = ("tdp", "norm", "path", "step", "head")
+# What each layer may import of the package, besides itself; the first matching prefix counts.
+ALLOWED = {
+    "fmkernels.schema": (),
+    "fmkernels.amx": ("fmkernels._host",),
+    "fmkernels.eager": (),
+    "fmkernels.backend": ("fmkernels.schema",),
+    "fmkernels.ops": ("fmkernels.backend", "fmkernels.eager"),
+    "fmkernels.env_report": ("fmkernels",),
+    "fmkernels": ("fmkernels",),
+}
+
+
+def modules():
+    for path in sorted((ROOT / "fmkernels").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imports(path):
+    """Dotted names imported anywhere in the file, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}"
+
+
+def within(name, prefix):
+    return name == prefix or name.startswith(prefix + ".")
+
+
+def violations(module, names):
+    layer = next(prefix for prefix in ALLOWED if within(module, prefix))
+    if layer == "fmkernels" and module != "fmkernels":
+        return [f"{module} belongs to no layer"]
+    allowed = (layer, *ALLOWED[layer])
+    ours = [n for n in names if within(n, "fmkernels") or within(n, "fmpipe")]
+    return [f"{module} imports {n}" for n in ours if not any(within(n, prefix) for prefix in allowed)]
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda x: x if isinstance(x, str) else "")
+def test_imports_go_one_way(module, path):
+    assert violations(module, list(imports(path))) == []
+
+
+def test_the_rule_can_fail():
+    assert violations("fmkernels.eager.tdp", ["fmkernels.ops.tdp.tdp"])
+    assert violations("fmkernels.ops.tdp", ["fmpipe.models"])
+    assert violations("fmkernels.backend", ["fmkernels.eager.tdp"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_has_its_stem_in_every_column(family):
+    for place in ("csrc/cpu/{}.cpp", "fmkernels/ops/{}.py", "fmkernels/eager/{}.py", "tests/test_{}.py", "benchmarks/bench_{}.py"):
+        assert (ROOT / place.format(family)).exists(), place.format(family)

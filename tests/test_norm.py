@@ -1,0 +1,111 @@
+"""The norms and the gate: golden vectors, tiny inputs, lists that are never joined."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fmkernels as fk
+
+
+def close(got, expected, atol=1e-6, rtol=1e-5):
+    torch.testing.assert_close(got, expected, atol=atol, rtol=rtol)
+
+
+def time_parameter(tensors, name, log_snr):
+    """What the original's TimeDependentParameter gives: tdp with nodecay_weight + 1 and log_snr / 4."""
+    four = [tensors[f"{name}.{k}"] for k in ("param0", "param1", "nodecay_weight", "nodecay_bias")]
+    return fk.tdp(*four, log_snr / 4, weight_offset=1.0)
+
+
+@pytest.mark.parametrize("backend", ["cpp", "eager"])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", ["tdrms", "tdrms_bias", "tdln"])
+def test_golden(golden, name, rows, backend):
+    tag = f"{name}_t{rows}."
+    g = {k.removeprefix(tag): v for k, v in golden("td_norms").items() if k.startswith(tag)}
+    params = {k.removeprefix("param."): v.clone().requires_grad_() for k, v in g.items() if k.startswith("param.")}
+    x = g["x"].clone().requires_grad_()
+    with fk.use_backend(backend):
+        if name == "tdln":
+            weight, bias = (time_parameter(params, k, g["log_snr"]) for k in ("weight", "bias"))
+            y = fk.td_layer_norm(x, weight, bias)
+        else:
+            scale = time_parameter(params, "scale", g["log_snr"])
+            offset = time_parameter(params, "offset", g["log_snr"]) if name == "tdrms_bias" else None
+            y = fk.td_rms_norm(x, scale, offset)
+        grads = torch.autograd.grad(y, [x, *params.values()], g["grad_y"])
+    close(y, g["y"])
+    close(grads[0], g["grad_x"], atol=1e-5, rtol=1e-4)
+    for key, grad in zip(params, grads[1:], strict=True):
+        close(grad, g[f"grad_param.{key}"], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "size"), [("tdrms", "1e-7"), ("tdrms", "1e-9"), ("tdln", "1e-3")])
+def test_golden_edges(golden, name, size):
+    g = golden("edges")
+    params = {k.removeprefix(f"{name}.param."): v for k, v in g.items() if k.startswith(f"{name}.param.")}
+    x, log_snr, expected = (g[f"{name}.{size}.{k}"] for k in ("x", "log_snr", "y"))
+    if name == "tdln":
+        y = fk.td_layer_norm(x, *(time_parameter(params, k, log_snr) for k in ("weight", "bias")))
+    else:
+        y = fk.td_rms_norm(x, time_parameter(params, "scale", log_snr))
+    close(y, expected, atol=0, rtol=1e-4)
+
+
+def test_eps_stands_outside_the_root():
+    x = torch.full((1, 4), 1e-8)
+    close(fk.td_rms_norm(x, torch.ones(4)), torch.full((1, 4), 0.5))
+    assert torch.equal(fk.td_rms_norm(torch.zeros(2, 4), torch.ones(4)), torch.zeros(2, 4))
+
+
+def test_gradient_at_zero_is_finite_and_eagers():
+    x = torch.zeros(2, 8, requires_grad=True)
+    scale = torch.randn(8)
+    (grad,) = torch.autograd.grad(fk.td_rms_norm(x, scale).sum(), x)
+    with fk.use_backend("eager"):
+        (expected,) = torch.autograd.grad(fk.td_rms_norm(x, scale).sum(), x)
+    close(grad, expected)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e3, 1e5])
+def test_layer_norm_far_from_zero(shift):
+    x = torch.randn(4, 3000, dtype=torch.float64) + shift
+    x32 = x.float()
+    got = fk.td_layer_norm(x32, torch.ones(3000), torch.zeros(3000))
+    expected = F.layer_norm(x32.double(), (3000,))
+    torchs = (F.layer_norm(x32, (3000,)) - expected).abs().max()
+    assert (got - expected).abs().max() <= max(torchs, 2e-6)
+
+
+def test_list_of_66_skips():
+    parts = [torch.randn(2, 5, 1024) for _ in range(66)]
+    weight, bias = torch.randn(2, 67584), torch.randn(2, 67584)
+    expected = F.layer_norm(torch.cat(parts, -1), (67584,)) * weight[:, None] + bias[:, None]
+    close(fk.td_layer_norm(parts, weight, bias), expected, atol=1e-5)
+
+
+def test_residual_of_another_dtype():
+    x, residual, scale = torch.randn(2, 3, 40).bfloat16(), torch.randn(2, 3, 40), torch.randn(40)
+    y, summed = fk.td_rms_norm(x, scale, residual=residual)
+    assert y.dtype == summed.dtype == torch.float32
+    close(summed, x.float() + residual)
+    close(y, fk.td_rms_norm(x.float() + residual, scale))
+    x.requires_grad_(), residual.requires_grad_()
+    grads = torch.autograd.grad(fk.td_rms_norm(x, scale, residual=residual)[0].sum(), [x, residual])
+    assert [g.dtype for g in grads] == [torch.bfloat16, torch.float32]
+
+
+def test_gelu_mul_keeps_its_tail():
+    a = torch.linspace(-12, 12, 40001)
+    got = fk.gelu_mul(a, torch.ones_like(a)).double()
+    exact = a.double() * 0.5 * torch.erfc(-a.double() / 2**0.5)
+    close(got, exact, atol=1e-35, rtol=2e-5)  # relative accuracy, where 1 + erf would have lost it
+    inside = a.abs() < 4
+    assert ((got - exact).abs()[inside] / exact.abs()[inside].clamp_min(1e-30)).max() < 2e-6
+
+
+def test_gelu_mul_of_halves_is_gelu_mul():
+    ab = torch.randn(3, 5, 2 * 77)
+    a, b = ab.chunk(2, dim=-1)
+    assert torch.equal(fk.gelu_mul(ab), fk.gelu_mul(a.contiguous(), b.contiguous()))
+    assert torch.equal(fk.gelu_mul(ab), fk.gelu_mul(a, b))

@@ -1,0 +1,215 @@
+"""The ops as citizens of torch: opcheck, gradcheck, compile, export, torch.func, autocast, inference mode."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from cases import CASES, WITH_GRADIENTS
+
+import fmkernels as fk
+from fmkernels import backend
+
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+every_gradient = pytest.mark.parametrize("case", WITH_GRADIENTS, ids=lambda c: c.name)
+
+
+def recorded_calls(case, gradients):
+    """The (overload, args) a case dispatches, caught on the way."""
+    calls, originals = [], {}
+
+    def catching(op, overload):
+        def call(*args):
+            calls.append((overload, args))
+            return overload(*args)
+
+        return call
+
+    for op in backend.OPS.values():
+        originals[op] = op.overload
+        op.overload = catching(op, op.overload)
+    try:
+        inputs = case.inputs(17, torch.float32)
+        case.gradients(inputs) if gradients else case.outputs(inputs)
+    finally:
+        for op, overload in originals.items():
+            op.overload = overload
+    return calls
+
+
+def detached(args):
+    """Fresh leaves: opcheck sets requires_grad and mutates."""
+
+    def fresh(x):
+        if isinstance(x, (list, tuple)):
+            return [fresh(y) for y in x]
+        return x.detach().clone().requires_grad_(x.requires_grad) if torch.is_tensor(x) else x
+
+    return tuple(fresh(x) for x in args)
+
+
+@every_case
+def test_opcheck(case):
+    for overload, args in recorded_calls(case, gradients=False):
+        result = torch.library.opcheck(overload, detached(args))
+        assert set(result.values()) == {"SUCCESS"}
+
+
+@every_gradient
+def test_opcheck_of_backward(case):
+    calls = [c for c in recorded_calls(case, gradients=True) if c[0].__name__.split(".")[0].endswith("_backward")]
+    assert calls or case.name == "Dt_psi"  # whose gradient is two products with constants
+    for overload, args in calls:
+        checks = ("test_schema", "test_faketensor")
+        result = torch.library.opcheck(overload, detached(args), test_utils=checks)
+        assert set(result.values()) == {"SUCCESS"}
+
+
+@every_gradient
+def test_gradcheck(case):
+    inputs = [x.requires_grad_(i in case.grads) for i, x in enumerate(case.inputs(5, torch.float64))]
+    if case.name == "reparameterize":
+        with torch.no_grad():  # inside the clamp: outside, the gradient is not the derivative by design
+            inputs[1].mul_(0.2)
+    fn = lambda *x: tuple(case.outputs(list(x))[: case.smooth])  # noqa: E731
+    assert torch.autograd.gradcheck(fn, inputs)
+
+
+@every_case
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_compile_fullgraph(case, training):
+    torch._dynamo.reset()
+    if training and not case.grads:
+        pytest.skip("no gradients")
+    inputs = case.inputs(33, torch.float32)
+    compiled = torch.compile(case.fn, fullgraph=True, backend="aot_eager")
+
+    def run(fn):
+        leaves = [x.clone().requires_grad_(training and i in case.grads) for i, x in enumerate(inputs)]
+        out = fn(*leaves)
+        out = list(out) if isinstance(out, (tuple, list)) else [out]
+        if training:
+            sum(o.sum() for o in out[: case.smooth]).backward()
+        return [o.detach() for o in out] + [x.grad for x in leaves if x.grad is not None]
+
+    for a, b in zip(run(compiled), run(case.fn), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5, equal_nan=True)
+
+
+@pytest.mark.slow
+def test_compile_with_inductor():
+    def block(x, r, scale, a, b):
+        y, r = fk.td_rms_norm(x, scale, residual=r)
+        return (y + fk.gelu_mul(a, b)).sin(), r
+
+    inputs = [torch.randn(2, 5, 16), torch.randn(2, 5, 16), torch.randn(2, 16), torch.randn(2, 5, 16), torch.randn(2, 5, 16)]
+    for got, expected in zip(torch.compile(block, fullgraph=True)(*inputs), block(*inputs), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_compile_with_dynamic_shapes():
+    compiled = torch.compile(lambda x, s: fk.td_rms_norm(x, s) * 2, fullgraph=True, dynamic=True, backend="aot_eager")
+    for rows in (3, 4, 7):
+        x, scale = torch.randn(2, rows, 24), torch.randn(24)
+        torch.testing.assert_close(compiled(x, scale), fk.td_rms_norm(x, scale) * 2)
+
+
+@every_case
+def test_export(case):
+    class Module(torch.nn.Module):
+        def forward(self, *inputs):
+            return tuple(case.outputs(list(inputs)))
+
+    inputs = tuple(case.inputs(9, torch.float32))
+    with torch.no_grad():
+        program = torch.export.export(Module(), inputs)
+        assert any("fmkernels" in str(node.target) for node in program.graph.nodes)
+        for a, b in zip(program.module()(*inputs), Module()(*inputs), strict=True):
+            torch.testing.assert_close(a, b, equal_nan=True)
+
+
+@every_gradient
+def test_func_grad(case):
+    inputs = case.inputs(11, torch.float64)
+
+    def loss(*leaves):
+        return sum(o.square().sum() for o in case.outputs(list(leaves))[: case.smooth])
+
+    got = torch.func.grad(loss, argnums=case.grads)(*inputs)
+    leaves = [x.clone().requires_grad_(i in case.grads) for i, x in enumerate(inputs)]
+    expected = torch.autograd.grad(loss(*leaves), [leaves[i] for i in case.grads])
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@every_case
+def test_func_vmap(case):
+    if case.name.endswith("step_"):
+        pytest.skip("a step is in place, on tensors made outside vmap")
+    one, two = case.inputs(6, torch.float64, seed=3), case.inputs(6, torch.float64, seed=4)
+    stacked = [torch.stack(pair) for pair in zip(one, two, strict=True)]
+    got = torch.func.vmap(lambda *x: tuple(case.outputs(list(x))))(*stacked)
+    for a, first, second in zip(got, case.outputs(one), case.outputs(two), strict=True):
+        torch.testing.assert_close(a, torch.stack([first, second]))
+
+
+@every_case
+def test_autocast_leaves_the_arithmetic_alone(case):
+    inputs = case.inputs(33, torch.bfloat16)
+    expected = case.outputs(inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = case.outputs(inputs)
+    for a, b in zip(got, expected, strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+@every_case
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_without_gradients(case, mode):
+    inputs = [x.requires_grad_(i in case.grads) for i, x in enumerate(case.inputs(33, torch.float32))]
+    if case.grads:
+        expected = [x.detach() for x in case.outputs(inputs)]
+    else:
+        expected = case.outputs(inputs)
+    with mode():
+        got = case.outputs(inputs)
+    for a, b in zip(got, expected, strict=True):
+        assert not a.requires_grad
+        assert torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+@every_gradient
+def test_the_second_derivative_is_refused_with_the_remedy(case):
+    if case.name == "Dt_psi":
+        pytest.skip("linear: its gradient is plain torch")
+    leaves = [x.requires_grad_(i in case.grads) for i, x in enumerate(case.inputs(6, torch.float64))]
+    loss = sum(o.square().sum() for o in case.outputs(leaves)[: case.smooth])
+    grads = torch.autograd.grad(loss, [leaves[i] for i in case.grads], create_graph=True)
+    with pytest.raises(RuntimeError, match="use_backend"):
+        sum(g.square().sum() for g in grads).backward()
+
+
+def test_modules_holding_ops_copy_and_pickle():
+    class Holder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.four = torch.nn.ParameterList(torch.randn(7) for _ in range(4))
+            self.group = fk.TdpGroup([tuple(self.four)])
+            self.norm = fk.td_rms_norm
+
+        def forward(self, times):
+            return self.norm(fk.tdp_group(self.group, times)[0], torch.ones(7))
+
+    model, times = Holder(), torch.randn(3)
+    with torch.no_grad():
+        model(times)  # makes the native handle
+        twin = copy.deepcopy(model)
+        torch.testing.assert_close(twin(times), model(times))
+        assert twin.group.lists[0][0] is twin.four[0]
+        twin.four[0].fill_(9.0)
+        assert not torch.equal(twin(times), model(times))
+        group = pickle.loads(pickle.dumps(model.group))
+        torch.testing.assert_close(fk.tdp_group(group, times), list(fk.tdp_group(model.group, times)))
+        stats = fk.velocity_stats(torch.randn(2, 4), v_target=torch.randn(2, 4), t=torch.rand(2))
+        assert copy.deepcopy(stats).as_dict() == pickle.loads(pickle.dumps(stats)).as_dict() == stats.as_dict()
