@@ -20,7 +20,15 @@ def extensions():
 
     # -fno-trapping-math and -fno-math-errno change no result: they let the compiler turn branches into
     # selects. Nothing of -ffast-math is used.
-    flags = ["-O3", "-std=c++17", "-g0", "-fvisibility=hidden", "-fopenmp-simd", "-fno-trapping-math", "-fno-math-errno"]
+    flags = [
+        "-O3",
+        "-std=c++17",
+        "-g0",
+        "-fvisibility=hidden",
+        "-fopenmp-simd",
+        "-fno-trapping-math",
+        "-fno-math-errno",
+    ]
     link = ["-Wl,-s"]
     if os.environ.get("FMKERNELS_SANITIZE") == "1":
         flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-O1", "-g1", "-DFMK_NO_CLONES"]

@@ -42,7 +42,9 @@ class Case:
         leaves = [x.detach().clone().requires_grad_(i in self.grads) for i, x in enumerate(inputs)]
         outputs = self.outputs(leaves)[: self.smooth]
         generator = torch.Generator().manual_seed(seed)
-        weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64).bfloat16().to(o.dtype) for o in outputs]
+        weights = [
+            torch.randn(o.shape, generator=generator, dtype=torch.float64).bfloat16().to(o.dtype) for o in outputs
+        ]
         return list(torch.autograd.grad(outputs, [leaves[i] for i in self.grads], weights))
 
 

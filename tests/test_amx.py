@@ -38,15 +38,16 @@ def hidden_amx(monkeypatch):
 def test_guard_sets_the_variable_and_warns_once(hidden_amx):
     assert not amx.bf16_safe()
     with pytest.warns(RuntimeWarning, match=r"mkldnn\.enabled") as caught:
-        amx.guard()
-        amx.guard()
+        [amx.guard() for _ in range(2)]
     assert len(caught) == 1
     assert "bf16_safe" in str(caught[0].message)
     assert os.environ[amx.VARIABLE] == amx.SAFE
     assert amx.bf16_safe()
 
 
-@pytest.mark.parametrize(("value", "safe"), [("AVX2", True), ("avx512_core_fp16", True), ("AVX512_CORE_AMX", False), ("ALL", False)])
+@pytest.mark.parametrize(
+    ("value", "safe"), [("AVX2", True), ("avx512_core_fp16", True), ("AVX512_CORE_AMX", False), ("ALL", False)]
+)
 def test_the_users_setting_stands(hidden_amx, monkeypatch, value, safe):
     monkeypatch.setenv(amx.VARIABLE, value)
     with warnings.catch_warnings():
@@ -71,7 +72,9 @@ def test_nothing_is_done_where_amx_is_whole_or_absent(monkeypatch):
     assert amx.bf16_safe()
 
 
-@pytest.mark.parametrize(("flags", "suspect"), [("fpu amx_tile hypervisor", True), ("fpu amx_tile", False), ("fpu", False)])
+@pytest.mark.parametrize(
+    ("flags", "suspect"), [("fpu amx_tile hypervisor", True), ("fpu amx_tile", False), ("fpu", False)]
+)
 def test_suspicion_without_the_compiled_module(tmp_path, flags, suspect):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor: 0\nflags\t\t: {flags}\nbugs: none\n")

@@ -24,7 +24,7 @@ def meta(*shape):
 
 
 p = lambda n=8: [r(n) for _ in range(4)]  # noqa: E731
-half = dict(dtype=torch.bfloat16)
+half = {"dtype": torch.bfloat16}
 x, v = lambda: r(2, 6), lambda: r(2, 6)
 
 # (the argument the message must name, the call with one thing wrong, the tensors it is given)
@@ -39,7 +39,11 @@ WRONG = {
     "tdp: times of integers": ("times", lambda a: fk.tdp(*a, ints(3)), lambda: [p()]),
     "tdp: times elsewhere": ("times", lambda a: fk.tdp(*a, meta(3)), lambda: [p()]),
     "tdp: bias elsewhere": ("bias", lambda a, t: fk.tdp(*a[:3], meta(8), t), lambda: [p(), r(3)]),
-    "tdp: weight_offset a string": ("weight_offset", lambda a, t: fk.tdp(*a, t, weight_offset="1"), lambda: [p(), r(3)]),
+    "tdp: weight_offset a string": (
+        "weight_offset",
+        lambda a, t: fk.tdp(*a, t, weight_offset="1"),
+        lambda: [p(), r(3)],
+    ),
     "tdp: complex param1": ("param1", lambda a, t: fk.tdp(a[0], r(8) * 1j, *a[2:], t), lambda: [p(), r(3)]),
     "tdp: out of another shape": ("out", lambda a, t, o: fk.tdp(*a, t, out=o), lambda: [p(), r(3), r(2, 8)]),
     "tdp: out of another dtype": ("out", lambda a, t, o: fk.tdp(*a, t, out=o), lambda: [p(), r(3), r(3, 8, **half)]),
@@ -161,7 +165,11 @@ WRONG = {
     "euler_step_: v missing": ("v", lambda a: fk.euler_step_(a, None, 0.1), lambda: [x()]),
     "euler_step_: dt nan": ("dt", lambda a, b: fk.euler_step_(a, b, NAN), lambda: [x(), v()]),
     "euler_step_: dt infinite": ("dt", lambda a, b: fk.euler_step_(a, b, -INF), lambda: [x(), v()]),
-    "euler_step_: dt tensor nan": ("dt", lambda a, b, d: fk.euler_step_(a, b, d), lambda: [x(), v(), torch.tensor(NAN)]),
+    "euler_step_: dt tensor nan": (
+        "dt",
+        lambda a, b, d: fk.euler_step_(a, b, d),
+        lambda: [x(), v(), torch.tensor(NAN)],
+    ),
     "euler_step_: dt of two elements": ("dt", lambda a, b, d: fk.euler_step_(a, b, d), lambda: [x(), v(), r(2)]),
     "euler_step_: dt a string": ("dt", lambda a, b: fk.euler_step_(a, b, "0.1"), lambda: [x(), v()]),
     "euler_step_: guidance nan": (

@@ -24,7 +24,12 @@ def assert_near(got, expected, dtype, context):
     assert len(got) == len(expected)
     for i, (a, b) in enumerate(zip(got, expected, strict=True)):
         torch.testing.assert_close(
-            a.double(), b.double(), atol=absolute, rtol=relative, equal_nan=True, msg=lambda m, i=i: f"{context}[{i}]: {m}"
+            a.double(),
+            b.double(),
+            atol=absolute,
+            rtol=relative,
+            equal_nan=True,
+            msg=lambda m, i=i: f"{context}[{i}]: {m}",
         )
 
 
@@ -52,7 +57,11 @@ def test_gradients_match_float64(case, dtype, n):
         # A gradient that sums many terms is as accurate as the largest of them.
         scale = max(1.0, b.abs().max().item()) if b.numel() else 1.0
         torch.testing.assert_close(
-            a.double(), b, atol=10 * absolute * scale, rtol=10 * relative, msg=lambda m, i=i: f"gradient to input {i}: {m}"
+            a.double(),
+            b,
+            atol=10 * absolute * scale,
+            rtol=10 * relative,
+            msg=lambda m, i=i: f"gradient to input {i}: {m}",
         )
 
 
@@ -120,7 +129,9 @@ def test_nan_and_infinity_show_where_the_eager_ones_do(case):
 @every_case
 def test_mixed_dtypes(case):
     """bf16 activations with fp32 parameters, and every other mixture, are accurate to the coarser of the two."""
-    inputs = [x.to(d) for x, d in zip(case.inputs(65, torch.float32), [torch.bfloat16, torch.float32] * 5, strict=False)]
+    inputs = [
+        x.to(d) for x, d in zip(case.inputs(65, torch.float32), [torch.bfloat16, torch.float32] * 5, strict=False)
+    ]
     if case.name == "td_layer_norm_list":
         inputs[1] = inputs[1].to(inputs[0].dtype)
     assert_near(case.outputs(inputs), in_double(case, inputs, "outputs"), torch.bfloat16, case.name)

@@ -62,5 +62,11 @@ def test_the_rule_can_fail():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_has_its_stem_in_every_column(family):
-    for place in ("csrc/cpu/{}.cpp", "fmkernels/ops/{}.py", "fmkernels/eager/{}.py", "tests/test_{}.py", "benchmarks/bench_{}.py"):
+    for place in (
+        "csrc/cpu/{}.cpp",
+        "fmkernels/ops/{}.py",
+        "fmkernels/eager/{}.py",
+        "tests/test_{}.py",
+        "benchmarks/bench_{}.py",
+    ):
         assert (ROOT / place.format(family)).exists(), place.format(family)

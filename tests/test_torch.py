@@ -75,12 +75,13 @@ def test_gradcheck(case):
     assert torch.autograd.gradcheck(fn, inputs)
 
 
-@every_case
-@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize(
+    ("case", "training"),
+    [(case, False) for case in CASES] + [(case, True) for case in WITH_GRADIENTS],
+    ids=lambda x: getattr(x, "name", "training" if x else "inference"),
+)
 def test_compile_fullgraph(case, training):
     torch._dynamo.reset()
-    if training and not case.grads:
-        pytest.skip("no gradients")
     inputs = case.inputs(33, torch.float32)
     compiled = torch.compile(case.fn, fullgraph=True, backend="aot_eager")
 
@@ -102,7 +103,13 @@ def test_compile_with_inductor():
         y, r = fk.td_rms_norm(x, scale, residual=r)
         return (y + fk.gelu_mul(a, b)).sin(), r
 
-    inputs = [torch.randn(2, 5, 16), torch.randn(2, 5, 16), torch.randn(2, 16), torch.randn(2, 5, 16), torch.randn(2, 5, 16)]
+    inputs = [
+        torch.randn(2, 5, 16),
+        torch.randn(2, 5, 16),
+        torch.randn(2, 16),
+        torch.randn(2, 5, 16),
+        torch.randn(2, 5, 16),
+    ]
     for got, expected in zip(torch.compile(block, fullgraph=True)(*inputs), block(*inputs), strict=True):
         torch.testing.assert_close(got, expected)
 
@@ -142,10 +149,9 @@ def test_func_grad(case):
         torch.testing.assert_close(a, b)
 
 
-@every_case
+@pytest.mark.parametrize("case", [c for c in CASES if not c.name.endswith("step_")], ids=lambda c: c.name)
 def test_func_vmap(case):
-    if case.name.endswith("step_"):
-        pytest.skip("a step is in place, on tensors made outside vmap")
+    """But for the steps, which work in place on tensors made outside of vmap."""
     one, two = case.inputs(6, torch.float64, seed=3), case.inputs(6, torch.float64, seed=4)
     stacked = [torch.stack(pair) for pair in zip(one, two, strict=True)]
     got = torch.func.vmap(lambda *x: tuple(case.outputs(list(x))))(*stacked)
@@ -168,10 +174,7 @@ def test_autocast_leaves_the_arithmetic_alone(case):
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
 def test_without_gradients(case, mode):
     inputs = [x.requires_grad_(i in case.grads) for i, x in enumerate(case.inputs(33, torch.float32))]
-    if case.grads:
-        expected = [x.detach() for x in case.outputs(inputs)]
-    else:
-        expected = case.outputs(inputs)
+    expected = [x.detach() for x in case.outputs(inputs)]
     with mode():
         got = case.outputs(inputs)
     for a, b in zip(got, expected, strict=True):
@@ -179,10 +182,9 @@ def test_without_gradients(case, mode):
         assert torch.equal(a.nan_to_num(), b.nan_to_num())
 
 
-@every_gradient
+@pytest.mark.parametrize("case", [c for c in WITH_GRADIENTS if c.name != "Dt_psi"], ids=lambda c: c.name)
 def test_the_second_derivative_is_refused_with_the_remedy(case):
-    if case.name == "Dt_psi":
-        pytest.skip("linear: its gradient is plain torch")
+    """But for Dt_psi, which is linear: its gradient is plain torch."""
     leaves = [x.requires_grad_(i in case.grads) for i, x in enumerate(case.inputs(6, torch.float64))]
     loss = sum(o.square().sum() for o in case.outputs(leaves)[: case.smooth])
     grads = torch.autograd.grad(loss, [leaves[i] for i in case.grads], create_graph=True)

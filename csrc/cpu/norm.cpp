@@ -28,22 +28,45 @@ FMK_CLONES C sum_tile(const C* __restrict x, int64_t n) {
 }
 
 template <class C>
-FMK_FN C square(C x) {
-  return x * x;
-}
-template <class C>
-FMK_CLONES C squares_tile(const C* __restrict x, C center, int64_t n) {
+FMK_CLONES C squares_tile(const C* __restrict x, int64_t n) {
   C a = 0, b = 0, c = 0, d = 0;
   const int64_t q = n / 4;
 #pragma omp simd reduction(+ : a, b, c, d)
   for (int64_t i = 0; i < q; i++) {
-    a += square(x[i] - center);
-    b += square(x[i + q] - center);
-    c += square(x[i + 2 * q] - center);
-    d += square(x[i + 3 * q] - center);
+    a += x[i] * x[i];
+    b += x[i + q] * x[i + q];
+    c += x[i + 2 * q] * x[i + 2 * q];
+    d += x[i + 3 * q] * x[i + 3 * q];
   }
-  for (int64_t i = 4 * q; i < n; i++) a += square(x[i] - center);
+  for (int64_t i = 4 * q; i < n; i++) a += x[i] * x[i];
   return (a + b) + (c + d);
+}
+
+// Two sums of one pass.
+template <class C>
+struct Sums {
+  C first, second;
+};
+
+// Of x - center: the sum and the sum of squares.
+template <class C>
+FMK_CLONES Sums<C> centred_tile(const C* __restrict x, C center, int64_t n) {
+  C a = 0, b = 0, a2 = 0, b2 = 0;
+  const int64_t h = n / 2;
+#pragma omp simd reduction(+ : a, b, a2, b2)
+  for (int64_t i = 0; i < h; i++) {
+    const C u = x[i] - center, v = x[i + h] - center;
+    a += u;
+    b += v;
+    a2 += u * u;
+    b2 += v * v;
+  }
+  for (int64_t i = 2 * h; i < n; i++) {
+    const C u = x[i] - center;
+    a += u;
+    a2 += u * u;
+  }
+  return {a + b, a2 + b2};
 }
 
 // kCenter: the mean is subtracted; kOffset: there is an offset.
@@ -58,11 +81,7 @@ FMK_CLONES void normalize_tile(const C* __restrict s, C mean, C rstd, const C* _
 
 // With h = (s - mean) * rstd and g = grad * scale: sums of g and g*h, and the parameters' gradients.
 template <class C>
-struct Moments {
-  C g, gh;
-};
-template <class C>
-FMK_CLONES Moments<C> moments_tile(const C* __restrict grad, const C* __restrict s, C mean, C rstd,
+FMK_CLONES Sums<C> moments_tile(const C* __restrict grad, const C* __restrict s, C mean, C rstd,
                                    const C* __restrict scale, C* __restrict to_scale, C* __restrict to_offset,
                                    int64_t n) {
   C sum_g = 0, sum_gh = 0;
@@ -105,6 +124,7 @@ struct Rows {
     }
     rows = widths[0] == 0 ? 0 : list[0].numel() / widths[0];
   }
+  bool one_tile() const { return parts.size() == 1 && width <= kTile; }
   // body(tile, column, n) over the row's tiles in order.
   template <class F>
   void each(int64_t row, C* buffer, const F& body) const {
@@ -119,7 +139,8 @@ struct Rows {
   }
 };
 
-// Mean and rstd of a row, tile by tile, in double; centred squares by Chan's update.
+// Mean and rstd of a row, tile by tile, put together in double (Chan's update). A tile is centred by its
+// rounded mean first: what is left sums up small, so rows far from zero lose nothing.
 template <class C>
 struct RowMoments {
   bool center;
@@ -127,17 +148,20 @@ struct RowMoments {
 
   void add(const C* tile, int64_t n) {
     if (!center) {
-      squares += squares_tile(tile, C(0), n);
+      squares += squares_tile(tile, n);
       return;
     }
-    const double tile_mean = double(sum_tile(tile, n)) / double(n);
-    const double total = count + double(n), delta = tile_mean - mean;
-    squares += squares_tile(tile, C(tile_mean), n) + delta * delta * count * double(n) / total;
-    mean += delta * double(n) / total;
+    const double size = double(n);
+    const C near = C(sum_tile(tile, n) / C(n));
+    const auto rest = centred_tile(tile, near, n);
+    const double shift = double(rest.first) / size, tile_mean = double(near) + shift;
+    const double total = count + size, delta = tile_mean - mean;
+    squares += double(rest.second) - shift * shift * size + delta * delta * count * size / total;
+    mean += delta * size / total;
     count = total;
   }
   double rstd(int64_t width, double eps) const {
-    const double power = squares / double(width);
+    const double power = std::max(squares, 0.0) / double(width);
     return center ? 1 / std::sqrt(power + eps) : 1 / (std::sqrt(power) + eps);
   }
 };
@@ -218,9 +242,9 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
     const Source<C> more(res);
     const Sink<C> y_out(y), sum_out(sum);
     C* stats = stat.mutable_data_ptr<C>();
-    parallel(shape.rows, rows_per_task(shape), [&](int64_t first, int64_t last) {
+    parallel(shape.rows, rows_per_task(shape), [&](int64_t begin, int64_t last) {
       Tile<C> a, b, s_tile, y_tile;
-      for (int64_t row = first; row < last; row++) {
+      for (int64_t row = begin; row < last; row++) {
         const int64_t base = row * shape.width;
         // x + residual, unrounded: the first pass leaves it in the output where that has its dtype,
         // the second makes it again where it has not.
@@ -233,19 +257,20 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
           return s;
         };
         RowMoments<C> moments{center};
+        const C* first = nullptr;
         rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
-          moments.add(summed(part, column, n, false), n);
+          first = summed(part, column, n, false);
+          moments.add(first, n);
         });
         const C mean = C(moments.mean), rstd = C(moments.rstd(shape.width, eps));
         stats[2 * row] = mean;
         stats[2 * row + 1] = rstd;
         const int64_t scale_at = row / shape.rows_per_scale() * shape.width;
-        rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
-          const C* s = summed(part, column, n, true);
+        const auto normalize = [&](const C* s, int64_t column, int64_t n) {
           const int64_t at = base + column;
           C* out = y_out.at(at, y_tile);
-          const C* row_scale = &scales[scale_at + column];
-          const C* row_offset = offset ? &offsets[scale_at + column] : row_scale;
+          const C* row_scale = scales.data() + scale_at + column;
+          const C* row_offset = offset ? offsets.data() + scale_at + column : row_scale;
           if (center && offset)
             normalize_tile<true, true>(s, mean, rstd, row_scale, row_offset, out, n);
           else if (center)
@@ -255,7 +280,13 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
           else
             normalize_tile<false, false>(s, mean, rstd, row_scale, row_offset, out, n);
           y_out.put(at, out, n);
-        });
+        };
+        if (rows.one_tile())
+          normalize(first, 0, shape.width);
+        else
+          rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
+            normalize(summed(part, column, n, true), column, n);
+          });
       }
     });
   });
@@ -295,8 +326,8 @@ std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor gra
     parallel(tasks, 1, [&](int64_t first, int64_t last) {
       Tile<C> a, b, c, result;
       for (int64_t task = first; task < last; task++) {
-        const C* scale_row = &scales[task / runs * width];
-        C* to_scale = &partial[2 * task * width];
+        const C* scale_row = scales.data() + task / runs * width;
+        C* to_scale = partial.data() + 2 * task * width;
         C* to_offset = to_scale + width;
         const int64_t begin = task / runs * group + task % runs * run;
         const int64_t end = std::min(begin + run, (task / runs + 1) * group);
@@ -312,8 +343,8 @@ std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor gra
           rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
             const auto sums = moments_tile(grad.at(row * width + column, n, b), part, mean, rstd,
                                            scale_row + column, to_scale + column, to_offset + column, n);
-            sum_g += sums.g;
-            sum_gh += sums.gh;
+            sum_g += sums.first;
+            sum_gh += sums.second;
           });
           // d rms / d s = s / (D rms), and rms * rstd = 1 - eps * rstd: zero for a row of zeros.
           const double share = center ? 1.0 : 1.0 - eps * double(rstd);

@@ -118,16 +118,20 @@ class TdpGroup:
         self.params = [tuple(four) for four in params]
         for i, four in enumerate(self.params):
             if len(four) != 4:
-                raise ValueError(f"tdp_group: params[{i}] must be (param0, param1, weight, bias), got {len(four)} items")
+                raise ValueError(
+                    f"tdp_group: params[{i}] must be (param0, param1, weight, bias), got {len(four)} items"
+                )
         self.weight_offset = weight_offset
         self.lists = [list(column) for column in zip(*self.params, strict=True)] or [[], [], [], []]
-        _check_group(*self.lists, torch.zeros(1, device=self.lists[0][0].device) if self.params else None, weight_offset)
+        _check_group(
+            *self.lists, torch.zeros(1, device=self.lists[0][0].device) if self.params else None, weight_offset
+        )
         self.shapes = [tuple(p.shape) for p in self.lists[0]]
         self.sizes = [p.numel() for p in self.lists[0]]
         self.total = sum(self.sizes)
         self.all_vectors = all(len(s) == 1 for s in self.shapes)
-        self._buffers: dict[int, GroupBuffer] = {}
         self._pin: int | None = None
+        self.refresh()
 
     def __len__(self) -> int:
         return len(self.params)
@@ -138,24 +142,35 @@ class TdpGroup:
     def __setstate__(self, state):
         self.__init__(state["params"], weight_offset=state["weight_offset"])
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """What the outputs have: the promotion of every param0 and param1."""
-        dtype = self.lists[0][0].dtype
+    def refresh(self) -> bool:
+        """Notes the outputs' dtype, the promotion of every param0 and param1, anew; True if it changed.
+
+        Seeing it on every call would cost as much as the arithmetic: it is seen when the first parameter's
+        dtype or device changed, or when the native call finds that another's did.
+        """
+        first, known = self.lists[0][0], getattr(self, "dtype", None)
+        self._seen = first.dtype, first.device
+        self.dtype = first.dtype
         for p in (*self.lists[0], *self.lists[1]):
-            if p.dtype != dtype:
-                dtype = torch.promote_types(dtype, p.dtype)
-        return dtype
+            self.dtype = torch.promote_types(self.dtype, p.dtype)
+        self._buffers: dict[int, GroupBuffer] = {}
+        return self.dtype != known
+
+    def _look(self) -> None:
+        first = self.lists[0][0]
+        if (first.dtype, first.device) != self._seen:
+            self.refresh()
 
     def empty(self, steps: int) -> GroupBuffer:
-        """A fresh output for `steps` times."""
-        like = self.lists[0][0]
-        return GroupBuffer(torch.empty((steps, self.total), dtype=self.dtype, device=like.device), self)
+        """A fresh output for ``steps`` times."""
+        self._look()
+        return GroupBuffer(torch.empty((steps, self.total), dtype=self.dtype, device=self._seen[1]), self)
 
     def buffer(self, steps: int) -> GroupBuffer:
         """A reusable output for ``steps`` times: made on the first call, the same one after that."""
+        self._look()
         found = self._buffers.get(steps)
-        if found is None or found.flat.device != self.lists[0][0].device or found.flat.dtype != self.dtype:
+        if found is None:
             found = self._buffers[steps] = self.empty(steps)
         return found
 
@@ -194,7 +209,13 @@ def tdp_group(group: TdpGroup | Params, times: Tensor, *, out: GroupBuffer | Non
             torch.ops.fmkernels.tdp_pinned.default(group.pin(), times, group.weight_offset, result.flat)
     except Exception:
         _check_group(*args)
-        raise
+        if not group.refresh():
+            raise
+        if out is not None:
+            raise ValueError(
+                f"tdp_group: out must be {group.dtype} now, got {out.flat.dtype}: make a new buffer"
+            ) from None
+        return tdp_group(group, times)
     return result
 
 
@@ -228,10 +249,16 @@ def _backward_group(ctx, grad):
     rows, to_times = _GROUP_BACKWARD(grad, *lists, times, ctx.weight_offset)
     sizes = [p.numel() for p in lists[0]]
     grads = [
-        [g.reshape(p.shape).to(p.dtype) for g, p in zip(row.split(sizes), column, strict=True)]
+        [_as(p, g) for g, p in zip(row.split(sizes), column, strict=True)]
         for row, column in zip(rows.unbind(0), lists, strict=True)
     ]
     return *grads, to_times, None
+
+
+def _as(p, g):
+    """g shaped and typed as p; asked 684 times a step, so nothing is called that does nothing."""
+    g = g if p.dim() == 1 else g.view(p.shape)
+    return g if g.dtype == p.dtype else g.to(p.dtype)
 
 
 register_autograd("tdp", _backward, _save)

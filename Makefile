@@ -1,0 +1,55 @@
+# make setup, make test: the two commands. Everything else is below, with what it is for.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h') setup.py pyproject.toml
+NATIVE := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/test_path.py tests/test_step.py \
+          tests/test_head.py tests/test_bad_input.py tests/test_properties.py
+
+.PHONY: setup test test-fast lint format bench sanitize package-check abi-check clean help
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(VENV)/.built  ## make .venv, install torch first and the rest under constraints.txt, build the extension
+
+$(VENV)/.installed: constraints.txt requirements-dev.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --constraint constraints.txt torch 2>&1 | grep -v "^WARNING: Location" || true
+	@$(PIP) install --constraint constraints.txt --requirement requirements-dev.txt 2>&1 | grep -v "^WARNING: Location" || true
+	@$(BIN)/python -c "import torch, pytest, pybind11"
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.installed $(SOURCES)
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+test: setup  ## the whole suite
+	$(BIN)/python -m pytest tests
+
+test-fast: setup  ## what one runs after every edit
+	$(BIN)/python -m pytest tests -m "not slow" --ignore=tests/test_torch.py --ignore=tests/test_backend.py
+
+lint: setup  ## ruff, format and check, changing nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: setup  ## ruff, format and fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup  ## the op benchmarks: table, benchmarks/results/cpu.json and .png
+	$(BIN)/python benchmarks/run.py
+
+sanitize: setup  ## the op tests on a CPU object built with ASan and UBSan
+	@tools/sanitize.sh $(BIN)/python $(NATIVE)
+
+package-check: setup  ## sdist and wheel, installed and used from outside the repository; and without a compiler
+	@tools/package_check.sh $(BIN)/python
+
+abi-check: setup  ## the object built here, unrebuilt, under other torches (downloads gigabytes)
+	@tools/abi_check.sh $(BIN)/python $(NATIVE)
+
+clean:  ## remove what was built, keep .venv's packages
+	rm -rf build dist *.egg-info fmkernels/*.so $(VENV)/.built

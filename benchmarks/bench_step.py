@@ -1,0 +1,60 @@
+"""One guided step of the sampler with its statistics and the low-precision copy for the next forward."""
+
+import torch
+from harness import Bench, compiled, main
+
+import fmkernels as fk
+
+DT, GUIDANCE = 0.02, 3.0
+
+
+def eager_step(x, vc, vu, low):
+    """What a careful loop writes: fp32 state, the copy, and the four numbers it prints."""
+    v = vu.float() + GUIDANCE * (vc.float() - vu.float())
+    delta = DT * v
+    after = x + delta
+    low.copy_(after)
+    columns = [
+        x.abs().flatten(1).mean(1),
+        v.abs().flatten(1).mean(1),
+        delta.square().flatten(1).mean(1).sqrt(),
+        (~torch.isfinite(after)).flatten(1).sum(1).float(),
+        torch.full((x.shape[0],), DT),
+    ]
+    return after, torch.stack(columns, dim=1)
+
+
+def guided(name, shape, floors, with_compile=True):
+    start, (vc, vu) = torch.randn(shape), torch.randn(2, *shape).bfloat16()
+    low, stats = torch.empty(shape, dtype=torch.bfloat16), torch.empty(shape[0], 5)
+    states = {name: start.clone() for name in ("eager", "compile", "fmkernels")}
+    fast = compiled(eager_step)
+
+    # Every contestant's state starts equal and takes the same number of equal steps between checks, so
+    # only the first call of each is compared; the numbers of later calls drift alike.
+    def eager(fn, name):
+        state = states[name]
+        after, numbers = fn(state, vc, vu, low)
+        state.copy_(after)
+        return state, low, numbers
+
+    def ours():
+        fk.euler_step_(states["fmkernels"], vc, DT, v_uncond=vu, guidance=GUIDANCE, low=low, stats=stats)
+        return states["fmkernels"], low, stats
+
+    calls = {"eager": lambda: eager(eager_step, "eager")}
+    if with_compile:
+        calls["compile"] = lambda: eager(fast, "compile")
+    calls["fmkernels"] = ours
+    moved = start.numel() * (4 + 4 + 2 + 2 + 2)
+    return Bench(name, calls, moved, floors, tolerance=1e-2, reuse=True)
+
+
+def cases():
+    floors = {"eager": 8, "compile": 1}
+    yield guided("euler_step_ guided, bf16 v, stats (16,4,32,32)", (16, 4, 32, 32), floors)
+    yield guided("euler_step_ guided 587 MB", (40, 4, 512, 512), {}, with_compile=False)
+
+
+if __name__ == "__main__":
+    main([cases])

@@ -1,0 +1,253 @@
+"""Interleaved timing of contestants that must agree: eager PyTorch, torch.compile, fmkernels.
+
+A benchmark is a :class:`Bench`: the same work written several ways, a rule for what counts as the same
+result, and the bytes the work must move. ``measure`` checks the results first, then times the contestants
+in turn, in one process, and reports medians. Nothing here asserts a time.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+import fmkernels
+from fmkernels import env_report
+
+RESULTS = Path(__file__).parent / "results"
+OURS = "fmkernels"
+
+
+@dataclass
+class Bench:
+    """One row of the table.
+
+    contestants: name -> a call without arguments that does the work and returns what to compare.
+    moved: bytes read and written at the least. floors: contestant -> the speed-up the project promises.
+    reuse: the output is written into a buffer that exists already. before: done before every single call,
+    outside the time.
+    """
+
+    name: str
+    contestants: dict[str, Callable[[], object]]
+    moved: int
+    floors: dict[str, float] = field(default_factory=dict)
+    tolerance: float = 1e-4
+    reuse: bool = False
+    mode: Callable = torch.inference_mode
+    before: Callable[[], object] | None = None
+
+
+def compiled(fn: Callable) -> Callable:
+    """torch.compile as a user would call it, for exactly these shapes."""
+    return torch.compile(fn, fullgraph=True, dynamic=False)
+
+
+def tensors(result: object) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, dict):
+        return [torch.tensor([float(v) for _, v in sorted(result.items())])]
+    return [t for part in result for t in tensors(part)]
+
+
+def matches(bench: Bench) -> bool:
+    """Every contestant gives the first one's result; scratch copies, because some work in place."""
+    results = {}
+    for name, call in bench.contestants.items():
+        results[name] = [t.detach().double().clone() for t in tensors(call())]
+    expected, *others = results.values()
+    for other in others:
+        if len(other) != len(expected):
+            return False
+        for a, b in zip(other, expected, strict=True):
+            scale = b.abs().max().item() if b.numel() else 0.0
+            if not torch.allclose(a, b, rtol=bench.tolerance, atol=bench.tolerance * max(scale, 1e-6), equal_nan=True):
+                return False
+    return True
+
+
+def timed(call: Callable, loops: int, before: Callable | None = None) -> float:
+    if before:
+        before()
+    start = time.perf_counter()
+    for _ in range(loops):
+        call()
+    return (time.perf_counter() - start) / loops
+
+
+def measure(bench: Bench, seconds: float) -> dict:
+    """Checks, calibrates, then interleaves samples of about 5 ms (or one call) until the time is up."""
+    with bench.mode():
+        ok = matches(bench)
+        loops = {}
+        for name, call in bench.contestants.items():
+            once = min(timed(call, 1) for _ in range(5))
+            loops[name] = 1 if bench.before else max(1, min(500, round(5e-3 / max(once, 1e-7))))
+        samples = {name: [] for name in bench.contestants}
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or len(samples[OURS]) < 9:
+            for name, call in bench.contestants.items():
+                samples[name].append(timed(call, loops[name], bench.before))
+    times = {}
+    for name, values in samples.items():
+        deciles = statistics.quantiles(values, n=10)
+        times[name] = {
+            "median": statistics.median(values),
+            "p20": deciles[1],
+            "p80": deciles[7],
+            "samples": len(values),
+        }
+    ours = times[OURS]["median"]
+    ratios = {name: t["median"] / ours for name, t in times.items() if name != OURS}
+    return {
+        "name": bench.name,
+        "matched": ok,
+        "reuse": bench.reuse,
+        "times": times,
+        "speedup": ratios,
+        "floors": bench.floors,
+        "gb_per_s": bench.moved / ours / 1e9,
+    }
+
+
+def memcpy_bandwidth(megabytes: int = 256, seconds: float = 1.0) -> dict[str, float]:
+    """GB/s of torch's parallel copy, bytes read plus written: into a standing buffer, and into a fresh one."""
+    source = torch.ones(megabytes << 18)
+    target = torch.zeros_like(source)
+    out = {}
+    for name, call in (("reused", lambda: target.copy_(source)), ("fresh", source.clone)):
+        call()
+        values, end = [], time.perf_counter() + seconds
+        while time.perf_counter() < end or len(values) < 5:
+            values.append(timed(call, 1))
+        out[name] = 2 * source.numel() * 4 / statistics.median(values) / 1e9
+    return out
+
+
+def git_commit() -> str:
+    here = Path(__file__).parent
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True)
+    dirty = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True)
+    return (head.stdout.strip() or "unknown") + ("+changes" if dirty.stdout.strip() else "")
+
+
+def header() -> dict[str, object]:
+    facts = env_report.report()
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": git_commit(),
+        "cpu": facts["cpu"],
+        "kernels run with": facts.get("kernels run with", "eager"),
+        "torch": facts["torch"],
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 2),
+        "busy elsewhere": f"{busy():.0%}",
+    }
+
+
+def busy(seconds: float = 0.5) -> float:
+    """The share of all cores' time that others use while this process sleeps, steal included."""
+
+    def jiffies():
+        values = [int(x) for x in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
+        return sum(values[:8]), values[3] + values[4]
+
+    if not Path("/proc/stat").exists():
+        return 0.0
+    total, idle = jiffies()
+    time.sleep(seconds)
+    total_after, idle_after = jiffies()
+    return 1 - (idle_after - idle) / max(total_after - total, 1)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
+def _ratio(row: dict, name: str) -> str:
+    if name not in row["speedup"]:
+        return "–"
+    floor = row["floors"].get(name)
+    mark = "" if floor is None else (" ✓" if row["speedup"][name] >= floor else f" (<{floor:g})")
+    return f"{row['speedup'][name]:.1f}×{mark}"
+
+
+def print_row(row: dict, memcpy: dict[str, float]) -> None:
+    ours = row["times"][OURS]
+    others = [n for n in row["speedup"] if n not in ("eager", "compile")]
+    share = row["gb_per_s"] / memcpy["reused" if row["reuse"] else "fresh"]
+    extra = "".join(f"  {n} {_ratio(row, n)}" for n in others)
+    print(
+        f"{row['name']:<44} {_time(ours['median']):>10}  {_time(ours['p20']):>10} – {_time(ours['p80']):<10}"
+        f"{_ratio(row, 'eager'):>14} {_ratio(row, 'compile'):>12} {row['gb_per_s']:>7.1f} {share:>6.0%}"
+        f"   {'✓' if row['matched'] else '✗ MISMATCH'}{extra}",
+        flush=True,
+    )
+
+
+def run(families: Iterable[Callable[[], Iterator[Bench]]], seconds: float, only: str = "") -> dict:
+    """Measures every benchmark of the families, printing as it goes; returns what goes into the JSON."""
+    facts = header()
+    for name, value in facts.items():
+        print(f"{name}: {value}")
+    memcpy = memcpy_bandwidth()
+    print(f"memcpy: {memcpy['reused']:.1f} GB/s into a standing buffer, {memcpy['fresh']:.1f} GB/s into a fresh one")
+    if float(facts["busy elsewhere"].rstrip("%")) > 10:
+        print("NOTE: the machine is busy with something else: ratios are rough, times more so")
+    print(
+        f"\n{'case':<44} {'median':>10}  {'p20':>10} – {'p80':<10}"
+        f"{'× eager':>14} {'× compile':>12} {'GB/s':>7} {'memcpy':>6}   same"
+    )
+    rows = []
+    for family in families:
+        for bench in family():
+            if only and only not in bench.name:
+                continue
+            torch._dynamo.reset()
+            rows.append(measure(bench, seconds))
+            print_row(rows[-1], memcpy)
+    facts["busy elsewhere, after"] = f"{busy():.0%}"
+    return {"header": facts, "memcpy": memcpy, "rows": rows}
+
+
+def report_floors(result: dict) -> None:
+    """Says which promises hold and where we are slower than eager: information, never a failure."""
+    for row in result["rows"]:
+        for name, floor in row["floors"].items():
+            if row["speedup"][name] < floor:
+                print(f"below its floor: {row['name']} is {row['speedup'][name]:.2f}× {name}, promised {floor:g}×")
+        if row["speedup"].get("eager", 1.0) < 1.0:
+            print(f"slower than eager: {row['name']}")
+
+
+def main(families: Iterable[Callable[[], Iterator[Bench]]], argv: list[str] | None = None) -> dict:
+    """The command line every bench file shares. Exits 1 if a result did not match."""
+    import argparse
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=2.0, help="time for each case (default 2)")
+    parser.add_argument("--only", default="", help="only cases whose name contains this")
+    parser.add_argument("--threads", type=int, default=2, help="torch threads (default 2)")
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    assert fmkernels.backend.native_cpu(), "the compiled object is not in force: nothing to measure"
+    result = run(families, args.seconds, args.only)
+    report_floors(result)
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"written: {args.json}")
+    if not all(row["matched"] for row in result["rows"]):
+        sys.exit("a contestant's result did not match: see MISMATCH above")
+    return result
