@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --quiet --disable-pip-version-check
+PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h') setup.py pyproject.toml
 NATIVE := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/test_path.py tests/test_step.py \
           tests/test_head.py tests/test_bad_input.py tests/test_properties.py
@@ -13,15 +13,17 @@ help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(VENV)/.built  ## make .venv, install torch first and the rest under constraints.txt, build the extension
+	@:
 
 $(VENV)/.installed: constraints.txt requirements-dev.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install --constraint constraints.txt torch 2>&1 | grep -v "^WARNING: Location" || true
-	@$(PIP) install --constraint constraints.txt --requirement requirements-dev.txt 2>&1 | grep -v "^WARNING: Location" || true
-	@$(BIN)/python -c "import torch, pytest, pybind11"
+	@echo "installing torch and the tools into $(VENV)"
+	@$(PIP) install --constraint constraints.txt torch
+	@$(PIP) install --constraint constraints.txt --requirement requirements-dev.txt
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.installed $(SOURCES)
+	@echo "building the extension"
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
 

@@ -12,11 +12,13 @@ echo "sdist and wheel"
 cp -r "$root" source && rm -rf source/.git source/.venv* source/build source/dist source/*.egg-info source/fmkernels/*.so
 (cd source && quiet "$python" -c "from setuptools import build_meta as b; b.build_sdist('$scratch'); b.build_wheel('$scratch')")
 sdist=$(ls fmkernels-*.tar.gz) wheel=$(ls fmkernels-*.whl)
+inside=$(tar tf "$sdist")
 for needed in csrc/cpu/tdp.cpp csrc/cpu/common.h csrc/shared/scalar.h csrc/host.cpp fmkernels/py.typed LICENSE; do
-  tar tf "$sdist" | grep -q "/$needed$" || { echo "$sdist lacks $needed"; exit 1; }
+  grep -q "/$needed$" <<<"$inside" || { echo "$sdist lacks $needed"; exit 1; }
 done
+inside=$("$python" -m zipfile -l "$wheel")
 for needed in fmkernels/_cpu fmkernels/_host fmkernels/py.typed; do
-  "$python" -m zipfile -l "$wheel" | grep -q "$needed" || { echo "$wheel lacks $needed"; exit 1; }
+  grep -q "$needed" <<<"$inside" || { echo "$wheel lacks $needed"; exit 1; }
 done
 echo "  $sdist, $wheel"
 

@@ -141,29 +141,42 @@ std::tuple<Tensor, Tensor> psi_backward(Tensor grad, Tensor t, Tensor x0, Tensor
 }
 
 // ---- velocity statistics: one pass, the target never written to memory ----
-template <class C>
-FMK_CLONES void velocity_tile(const C* __restrict pred, const C* __restrict target, int64_t n,
-                              double* __restrict out) {
-  C error = 0, pred2 = 0, target2 = 0, dot = 0, abs_pred = 0, abs_target = 0, max_pred = 0, max_target = 0;
-  int32_t nonfinite = 0;
-#pragma omp simd reduction(+ : error, pred2, target2, dot, abs_pred, abs_target, nonfinite) \
-    reduction(max : max_pred, max_target)
+// The target is x1, or (kPair) ratio * x0 + x1.
+template <bool kPair, class C>
+FMK_FN C target_at(const C* x0, const C* x1, C ratio, int64_t i) {
+  return kPair ? ratio * x0[i] + x1[i] : x1[i];
+}
+
+template <bool kPair, class C>
+FMK_CLONES void velocity_tile(const C* __restrict pred, const C* __restrict x0, const C* __restrict x1, C ratio,
+                              int64_t n, double* __restrict out) {
+  C error = 0, pred2 = 0, target2 = 0, dot = 0, abs_pred = 0, abs_target = 0;
+  decltype(magnitude(C(0))) max_pred = 0, max_target = 0;
+#pragma omp simd reduction(+ : error, pred2, target2, dot, abs_pred, abs_target) reduction(max : max_pred, max_target)
   for (int64_t i = 0; i < n; i++) {
-    const C p = pred[i], v = target[i], d = p - v;
-    const C ap = absolute(p), av = absolute(v);
+    const C p = pred[i], v = target_at<kPair>(x0, x1, ratio, i), d = p - v;
     error += d * d;
     pred2 += p * p;
     target2 += v * v;
     dot += p * v;
-    abs_pred += ap;
-    abs_target += av;
-    max_pred = ap > max_pred ? ap : max_pred;
-    max_target = av > max_target ? av : max_target;
-    nonfinite += finite(p) && finite(v) ? 0 : 1;
+    abs_pred += absolute(p);
+    abs_target += absolute(v);
+    max_pred = std::max(max_pred, magnitude(p));
+    max_target = std::max(max_target, magnitude(v));
   }
-  const C columns[kVelocityColumns] = {error,      pred2,    target2,    dot,         abs_pred,
-                                       abs_target, max_pred, max_target, C(nonfinite)};
+  const C columns[kVelocityColumns] = {error,      pred2,      target2,
+                                       dot,        abs_pred,   abs_target,
+                                       bit_cast<C>(max_pred), bit_cast<C>(max_target), 0};
   for (int c = 0; c < kVelocityColumns; c++) out[c] = double(columns[c]);
+  if (finite(bit_cast<C>(max_pred)) && finite(bit_cast<C>(max_target))) return;
+  // Something is not finite: count it, and take the maxima over what is a number.
+  out[kMaxPred] = out[kMaxTarget] = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const C p = pred[i], v = target_at<kPair>(x0, x1, ratio, i);
+    out[kNonfinite] += finite(p) && finite(v) ? 0 : 1;
+    out[kMaxPred] = std::max(out[kMaxPred], double(absolute(p)));
+    out[kMaxTarget] = std::max(out[kMaxTarget], double(absolute(v)));
+  }
 }
 
 // The target velocity, given or made from x0 and x1, tile by tile.
@@ -180,20 +193,6 @@ struct Target {
   bool in_double() const { return is_double(x0) || is_double(x1) || is_double(given); }
 };
 
-template <class C>
-struct TargetSource {
-  Source<C> x0, x1, given;
-  C ratio;
-  Tile<C> a, b;
-  TargetSource(const Target& target, C sigma_ratio)
-      : x0(target.x0), x1(target.x1), given(target.given), ratio(sigma_ratio) {}
-  const C* at(int64_t i, int64_t n, C* tile) {
-    if (given.data) return given.at(i, n, tile);
-    combine_tile(ratio, x0.at(i, n, a), C(1), x1.at(i, n, b), tile, n);
-    return tile;
-  }
-};
-
 // (B, 9) sums of every sample, row-major.
 std::vector<double> velocity_sums(const Tensor& v_pred, const Target& target, double ratio) {
   const Batch batch(v_pred);
@@ -202,12 +201,16 @@ std::vector<double> velocity_sums(const Tensor& v_pred, const Target& target, do
   std::vector<double> tiles(size_t(batch.samples * per_sample * kVelocityColumns));
   with_compute_type(is_double(v_pred) || target.in_double(), [&](auto zero) {
     using C = decltype(zero);
-    const Source<C> source(pred);
+    const Source<C> source(pred), x0(target.x0), x1(target.x1), given(target.given);
     for_tiles(batch.samples, batch.n, [&](int64_t sample, int64_t i, int64_t n, int64_t tile) {
-      TargetSource<C> targets(target, C(ratio));
-      Tile<C> a, b;
+      Tile<C> a, b, c;
       const int64_t at = sample * batch.n + i;
-      velocity_tile(source.at(at, n, a), targets.at(at, n, b), n, &tiles[tile * kVelocityColumns]);
+      const C* predicted = source.at(at, n, a);
+      double* sums = &tiles[tile * kVelocityColumns];
+      if (given.data)
+        velocity_tile<false>(predicted, predicted, given.at(at, n, b), C(0), n, sums);
+      else
+        velocity_tile<true>(predicted, x0.at(at, n, b), x1.at(at, n, c), C(ratio), n, sums);
     });
   });
   std::vector<double> sums(size_t(batch.samples * kVelocityColumns));
@@ -299,10 +302,16 @@ std::tuple<Tensor, Tensor> flow_loss(Tensor v_pred, OptTensor x0, OptTensor x1, 
   return {tensor_of(loss, {batch.samples}, dtype), tensor_of(sums, {batch.samples, kVelocityColumns}, dtype)};
 }
 
+template <bool kPair, class C>
+FMK_CLONES void error_tile(C factor, const C* __restrict pred, const C* __restrict x0, const C* __restrict x1, C ratio,
+                           C* __restrict out, int64_t n) {
+  for (int64_t i = 0; i < n; i++) out[i] = factor * (pred[i] - target_at<kPair>(x0, x1, ratio, i));
+}
+
 // d loss[b] / d v_pred = 2 weight[b] / n (v_pred - v_target)
-Tensor flow_loss_backward(Tensor grad, Tensor v_pred, OptTensor x0, OptTensor x1, OptTensor v_target,
+Tensor flow_loss_backward(Tensor grad, Tensor v_pred, OptTensor x_0, OptTensor x_1, OptTensor v_target,
                           OptTensor weight, double sigma_min, double sigma_max) {
-  const Target target(x0, x1, v_target, v_pred);
+  const Target target(x_0, x_1, v_target, v_pred);
   const Batch batch(v_pred);
   check_weight(weight, batch);
   check_tensor(grad, "grad");
@@ -315,15 +324,18 @@ Tensor flow_loss_backward(Tensor grad, Tensor v_pred, OptTensor x0, OptTensor x1
   Tensor out = fresh_like(v_pred);
   with_compute_type(is_double(v_pred) || target.in_double(), [&](auto zero) {
     using C = decltype(zero);
-    const Source<C> source(pred);
+    const Source<C> source(pred), x0(target.x0), x1(target.x1), given(target.given);
     const Sink<C> sink(out);
     for_tiles(batch.samples, batch.n, [&](int64_t sample, int64_t i, int64_t n, int64_t) {
-      TargetSource<C> targets(target, C(ratio));
-      Tile<C> a, b, result;
+      Tile<C> a, b, c, result;
       const int64_t at = sample * batch.n + i;
       const C factor = C(factors[sample]);
+      const C* predicted = source.at(at, n, a);
       C* tile = sink.at(at, result);
-      combine_tile(factor, source.at(at, n, a), -factor, targets.at(at, n, b), tile, n);
+      if (given.data)
+        error_tile<false>(factor, predicted, predicted, given.at(at, n, b), C(0), tile, n);
+      else
+        error_tile<true>(factor, predicted, x0.at(at, n, b), x1.at(at, n, c), C(ratio), tile, n);
       sink.put(at, tile, n);
     });
   });

@@ -17,8 +17,8 @@ template <bool kPrev, class C>
 FMK_CLONES void step_tile(C* __restrict x, const C* __restrict v, const C* __restrict prev, C ca, C cb, int64_t n,
                           double* __restrict sums) {
   C abs_x = 0, abs_v = 0, squares = 0;
-  int32_t nonfinite = 0;
-#pragma omp simd reduction(+ : abs_x, abs_v, squares, nonfinite)
+  decltype(magnitude(C(0))) largest = 0;
+#pragma omp simd reduction(+ : abs_x, abs_v, squares) reduction(max : largest)
   for (int64_t i = 0; i < n; i++) {
     const C before = x[i], velocity = v[i];
     const C delta = kPrev ? ca * velocity + cb * prev[i] : ca * velocity;
@@ -26,11 +26,13 @@ FMK_CLONES void step_tile(C* __restrict x, const C* __restrict v, const C* __res
     abs_x += absolute(before);
     abs_v += absolute(velocity);
     squares += delta * delta;
-    nonfinite += finite(after) ? 0 : 1;
+    largest = std::max(largest, magnitude(after));
     x[i] = after;
   }
-  const C columns[] = {abs_x, abs_v, squares, C(nonfinite)};
+  const C columns[] = {abs_x, abs_v, squares, 0};
   for (int c = 0; c < 4; c++) sums[c] = double(columns[c]);
+  if (!finite(bit_cast<C>(largest)))
+    for (int64_t i = 0; i < n; i++) sums[3] += finite(x[i]) ? 0 : 1;
 }
 
 // dt comes as a number or as a one-element tensor (`dt_tensor`, which then counts).
