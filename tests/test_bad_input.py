@@ -67,6 +67,7 @@ WRONG = {
     ),
     "tdp_group: empty": ("params", lambda t: fk.tdp_group([], t), lambda: [r(3)]),
     "tdp_group: three of four": ("params", lambda a, t: fk.tdp_group([a[:3]], t), lambda: [p(), r(3)]),
+    "tdp_group: of numbers": ("param0", lambda t: fk.tdp_group([(1.0, 2.0, 3.0, 4.0)], t), lambda: [r(3)]),
     "tdp_group: one misshapen": (
         "bias",
         lambda a, b, t: fk.tdp_group([a, [*b[:3], r(9)]], t),

@@ -91,6 +91,8 @@ def test_gain_nonfinite_and_properties(sample):
     close(stats.sums, fk.velocity_stats(v, x0, x1).sums, atol=1e-3)
     v[3, 0, 0, 0], v[5, 1, 1, 1] = torch.nan, -torch.inf
     assert fk.velocity_stats(v, x0, x1).nonfinite == 2
+    target[7, 0, 0, 1] = torch.nan
+    assert fk.velocity_stats(v, v_target=target).nonfinite == 3
     one_bad = fk.velocity_stats(v, x0, x1, t=torch.linspace(0.05, 0.95, 16)).by_t()
     assert (~one_bad["nmse"].isfinite()).sum() == 2  # a bad sample stays in its own slice
 

@@ -85,3 +85,24 @@ def test_statistics_print_as_the_diarys_line():
     assert f"step{3}: |x|={mean_x:.4f}, |v|={mean_v:.4f}, dt={dt:.4f}" == "step3: |x|=0.7889, |v|=0.4671, dt=0.0804"
     assert math.isclose(rms, 0.0804 * 0.4671, rel_tol=1e-5)
     assert bad == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_are_rounded_as_torch_rounds_them(dtype):
+    """A million bit patterns: subnormals, ties, overflow, infinities, every kind of NaN."""
+    bits = torch.randint(-(2**31), 2**31, (1 << 20,), generator=torch.Generator().manual_seed(0))
+    ties = torch.arange(-(2**31), 2**31, 1 << 12)  # in and between the values of a half
+    nans = torch.tensor([0x7F800001, 0x7FFFFFFF, -1, -8388607, 0x7F80FFFF])
+    x = torch.cat([bits, ties, nans]).to(torch.int32).view(torch.float32)[None] + 0.0
+    low = torch.empty(x.shape, dtype=dtype)
+    fk.euler_step_(x.clone(), torch.zeros_like(x), 0.0, low=low)
+    expected = x.to(dtype)
+    assert torch.equal(low.isnan(), expected.isnan())
+    assert torch.equal(low.nan_to_num(0.0).view(torch.int16), expected.nan_to_num(0.0).view(torch.int16))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_are_read_as_torch_reads_them(dtype):
+    v = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(dtype)[None]
+    got = fk.euler_step_(torch.zeros(v.shape), v, 1.0)
+    assert torch.equal(got.nan_to_num(nan=7.0), (v.float() + 0.0).nan_to_num(nan=7.0))

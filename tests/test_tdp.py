@@ -128,6 +128,13 @@ def test_buffer_is_reused_and_fresh_is_fresh():
     assert torch.equal(fresh[1], kept[1])
 
 
+def test_buffer_made_in_inference_mode_serves_outside():
+    group, times = fk.TdpGroup(make_params([17])), torch.randn(2)
+    with torch.inference_mode():
+        expected = fk.tdp_group(group, times, out=group.buffer(2))[0].clone()
+    assert torch.equal(fk.tdp_group(group, times, out=group.buffer(2))[0], expected)
+
+
 def test_group_follows_its_parameters():
     module = torch.nn.ParameterList(torch.randn(9) for _ in range(4))
     group, times = fk.TdpGroup([tuple(module)]), torch.randn(2)

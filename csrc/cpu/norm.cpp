@@ -1,4 +1,4 @@
-// The time-dependent norms and the gelu gate: what stands between the products of a block.
+// The time-dependent norms, with and without a residual, over one tensor or a list of them.
 // RMS norm and layer norm are one kernel: y = (s - mean) * rstd * scale + offset, with s = x + residual;
 // RMS norm has mean = 0 and rstd = 1 / (rms + eps), layer norm rstd = 1 / sqrt(var + eps).
 #include "common.h"
@@ -11,34 +11,24 @@ FMK_CLONES void add_tile(const C* __restrict a, const C* __restrict b, C* __rest
   for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
-// Four quarters side by side: one running sum would wait for the adder.
-template <class C>
+template <bool kSquare, class C>
+FMK_FN C power_of(C x) {
+  return kSquare ? x * x : x;
+}
+
+// The sum of x, or of its squares. Four quarters side by side: one running sum would wait for the adder.
+template <bool kSquare, class C>
 FMK_CLONES C sum_tile(const C* __restrict x, int64_t n) {
   C a = 0, b = 0, c = 0, d = 0;
   const int64_t q = n / 4;
 #pragma omp simd reduction(+ : a, b, c, d)
   for (int64_t i = 0; i < q; i++) {
-    a += x[i];
-    b += x[i + q];
-    c += x[i + 2 * q];
-    d += x[i + 3 * q];
+    a += power_of<kSquare>(x[i]);
+    b += power_of<kSquare>(x[i + q]);
+    c += power_of<kSquare>(x[i + 2 * q]);
+    d += power_of<kSquare>(x[i + 3 * q]);
   }
-  for (int64_t i = 4 * q; i < n; i++) a += x[i];
-  return (a + b) + (c + d);
-}
-
-template <class C>
-FMK_CLONES C squares_tile(const C* __restrict x, int64_t n) {
-  C a = 0, b = 0, c = 0, d = 0;
-  const int64_t q = n / 4;
-#pragma omp simd reduction(+ : a, b, c, d)
-  for (int64_t i = 0; i < q; i++) {
-    a += x[i] * x[i];
-    b += x[i + q] * x[i + q];
-    c += x[i + 2 * q] * x[i + 2 * q];
-    d += x[i + 3 * q] * x[i + 3 * q];
-  }
-  for (int64_t i = 4 * q; i < n; i++) a += x[i] * x[i];
+  for (int64_t i = 4 * q; i < n; i++) a += power_of<kSquare>(x[i]);
   return (a + b) + (c + d);
 }
 
@@ -148,11 +138,11 @@ struct RowMoments {
 
   void add(const C* tile, int64_t n) {
     if (!center) {
-      squares += squares_tile(tile, n);
+      squares += sum_tile<true>(tile, n);
       return;
     }
     const double size = double(n);
-    const C near = C(sum_tile(tile, n) / C(n));
+    const C near = C(sum_tile<false>(tile, n) / C(n));
     const auto rest = centred_tile(tile, near, n);
     const double shift = double(rest.first) / size, tile_mean = double(near) + shift;
     const double total = count + size, delta = tile_mean - mean;
@@ -375,93 +365,11 @@ std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor gra
   return {grad_x, grad_scale, grad_offset};
 }
 
-// ---- gelu(a) * b ----
-template <class C>
-FMK_CLONES void gelu_mul_tile(const C* __restrict a, const C* __restrict b, C* __restrict out, int64_t n) {
-  for (int64_t i = 0; i < n; i++) out[i] = a[i] * normal(a[i]).cdf * b[i];
-}
-
-template <class C>
-FMK_CLONES void gelu_mul_tile_backward(const C* __restrict grad, const C* __restrict a, const C* __restrict b,
-                                       C* __restrict to_a, C* __restrict to_b, int64_t n) {
-  for (int64_t i = 0; i < n; i++) {
-    const auto phi = normal(a[i]);
-    to_a[i] = grad[i] * b[i] * (phi.cdf + a[i] * phi.pdf);
-    to_b[i] = grad[i] * a[i] * phi.cdf;
-  }
-}
-
-// Gate and up as rows of one width: two tensors, or (b absent) the halves of each row of one.
-struct Gate {
-  Tensor a, b;
-  int64_t rows = 1, width, stride, b_shift;
-  Gate(const Tensor& first, const OptTensor& second) : a(dense(first)), b(second ? dense(*second) : a) {
-    check_tensor(first, "a");
-    check_like(second, first, "b");
-    if (second) {
-      width = stride = a.numel();
-      b_shift = 0;
-    } else {
-      FMK_CHECK(a.dim() >= 1 && a.size(a.dim() - 1) % 2 == 0, "a must have an even last dimension");
-      stride = a.size(a.dim() - 1);
-      width = b_shift = stride / 2;
-      rows = stride == 0 ? 0 : a.numel() / stride;
-    }
-  }
-};
-
-Tensor gelu_mul(Tensor a, OptTensor b) {
-  const Gate gate(a, b);
-  std::vector<int64_t> sizes(a.sizes().begin(), a.sizes().end());
-  if (!b) sizes.back() = gate.width;
-  Tensor y = fresh(sizes, promote(dtype_of(a), dtype_of(gate.b)));
-  with_compute_type(is_double(y), [&](auto zero) {
-    using C = decltype(zero);
-    const Source<C> left(gate.a), right(gate.b);
-    const Sink<C> out(y);
-    for_tiles(gate.rows, gate.width, [&](int64_t row, int64_t i, int64_t n, int64_t) {
-      Tile<C> at, bt, result;
-      const int64_t from = row * gate.stride + i, to = row * gate.width + i;
-      C* tile = out.at(to, result);
-      gelu_mul_tile(left.at(from, n, at), right.at(from + gate.b_shift, n, bt), tile, n);
-      out.put(to, tile, n);
-    });
-  });
-  return y;
-}
-
-// The gradient to a and b; for halves of one tensor, the gradient to it and nothing.
-std::tuple<Tensor, Tensor> gelu_mul_backward(Tensor grad, Tensor a, OptTensor b) {
-  const Gate gate(a, b);
-  check_tensor(grad, "grad");
-  FMK_CHECK(grad.numel() == gate.rows * gate.width, "grad has another shape");
-  const Tensor g = dense(grad);
-  Tensor grad_a = fresh_like(a), grad_b = b ? fresh_like(*b) : nothing();
-  with_compute_type(is_double(gate.a) || is_double(gate.b) || is_double(g), [&](auto zero) {
-    using C = decltype(zero);
-    const Source<C> left(gate.a), right(gate.b), grads(g);
-    const Sink<C> to_left(grad_a), to_right(b ? grad_b : grad_a);
-    for_tiles(gate.rows, gate.width, [&](int64_t row, int64_t i, int64_t n, int64_t) {
-      Tile<C> gt, at, bt, left_tile, right_tile;
-      const int64_t from = row * gate.stride + i;
-      C* left_out = to_left.at(from, left_tile);
-      C* right_out = to_right.at(from + gate.b_shift, right_tile);
-      gelu_mul_tile_backward(grads.at(row * gate.width + i, n, gt), left.at(from, n, at),
-                             right.at(from + gate.b_shift, n, bt), left_out, right_out, n);
-      to_left.put(from, left_out, n);
-      to_right.put(from + gate.b_shift, right_out, n);
-    });
-  });
-  return {grad_a, grad_b};
-}
-
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) {
   m.impl("td_norm", TORCH_BOX(&td_norm));
   m.impl("td_norm_backward", TORCH_BOX(&td_norm_backward));
-  m.impl("gelu_mul", TORCH_BOX(&gelu_mul));
-  m.impl("gelu_mul_backward", TORCH_BOX(&gelu_mul_backward));
 }
 
 }  // namespace fmk

@@ -43,12 +43,16 @@ def _check_tdp_out(param0, param1, weight, bias, times, weight_offset, out):
     _check.writable("tdp", "out", out, param0=param0, param1=param1, weight=weight, bias=bias, times=times)
 
 
-def _check_group(param0, param1, weight, bias, times, weight_offset):
+def _check_lists(param0, param1, weight, bias):
     if not len(param0) == len(param1) == len(weight) == len(bias) or not param0:
         raise ValueError("tdp_group: params must be a non-empty list of (param0, param1, weight, bias)")
     for i, four in enumerate(zip(param0, param1, weight, bias, strict=True)):
         _check_params(f"tdp_group: params[{i}]", *four)
         _check.same_device("tdp_group", f"params[{i}]", four[0], "params[0]", param0[0])
+
+
+def _check_group(param0, param1, weight, bias, times, weight_offset):
+    _check_lists(param0, param1, weight, bias)
     _check_times("tdp_group", times, param0[0])
     _check.number("tdp_group", "weight_offset", weight_offset)
 
@@ -123,9 +127,7 @@ class TdpGroup:
                 )
         self.weight_offset = weight_offset
         self.lists = [list(column) for column in zip(*self.params, strict=True)] or [[], [], [], []]
-        _check_group(
-            *self.lists, torch.zeros(1, device=self.lists[0][0].device) if self.params else None, weight_offset
-        )
+        _check_lists(*self.lists)
         self.shapes = [tuple(p.shape) for p in self.lists[0]]
         self.sizes = [p.numel() for p in self.lists[0]]
         self.total = sum(self.sizes)
@@ -171,7 +173,8 @@ class TdpGroup:
         self._look()
         found = self._buffers.get(steps)
         if found is None:
-            found = self._buffers[steps] = self.empty(steps)
+            with torch.inference_mode(False):  # it will be written in and out of that mode
+                found = self._buffers[steps] = self.empty(steps)
         return found
 
     def pin(self) -> int:
