@@ -38,6 +38,7 @@ def cases():
         "reparameterize 604 MB, fresh",
         {"eager": lambda: eager_head(*big), "fmkernels": lambda: ours_head(*big)},
         moved=big[0].numel() * 16,
+        fresh=True,
     )
 
 

@@ -101,13 +101,13 @@ def cases():
             "fmkernels": lambda: fk.velocity_stats(v, a, b).sums[:, :2],
         },
         moved=v.numel() * 12,
-        reuse=True,
     )
     t48 = torch.rand(48)
     yield Bench(
         "flow_pair bf16 out 604 MB, fresh",
         {"eager": lambda: eager_pair(t48, a, b), "fmkernels": lambda: fk.flow_pair(t48, a, b, dtype=torch.bfloat16)},
         moved=a.numel() * 12,
+        fresh=True,
         tolerance=1e-2,
     )
 

@@ -47,7 +47,7 @@ def guided(name, shape, floors, with_compile=True):
         calls["compile"] = lambda: eager(fast, "compile")
     calls["fmkernels"] = ours
     moved = start.numel() * (4 + 4 + 2 + 2 + 2)
-    return Bench(name, calls, moved, floors, tolerance=1e-2, reuse=True)
+    return Bench(name, calls, moved, floors, tolerance=1e-2)
 
 
 def cases():

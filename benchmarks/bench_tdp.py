@@ -30,7 +30,6 @@ def group_cases():
         },
         moved=5 * total,
         floors={"eager": 20, "compile": 5},
-        reuse=True,
     )
     yield Bench(
         "tdp_group 171 params, T=1, fresh",
@@ -42,7 +41,6 @@ def group_cases():
         "tdp_group 171 params, T=1, reused, cold caches",
         {"eager": lambda: loop(one), "fmkernels": lambda: fk.tdp_group(group, one, out=group.buffer(1))},
         moved=5 * total,
-        reuse=True,
         before=lambda: evict.add_(1.0),
     )
     columns = fifty.split(1)
@@ -55,7 +53,6 @@ def group_cases():
         {"eager": fifty_loops, "fmkernels": lambda: fk.tdp_group(group, fifty, out=group.buffer(50))},
         moved=54 * total,
         floors={"eager": 40},
-        reuse=True,
     )
     leaves = [tuple(x.clone().requires_grad_() for x in four) for four in params]
     training = fk.TdpGroup(leaves)
@@ -107,7 +104,6 @@ def cases():
             "fmkernels": lambda: fk.tdp(*four, times, weight_offset=1.0, out=out),
         },
         moved=68 * (1 << 21) * 4,
-        reuse=True,
     )
 
 

@@ -31,8 +31,8 @@ class Bench:
 
     contestants: name -> a call without arguments that does the work and returns what to compare.
     moved: bytes read and written at the least. floors: contestant -> the speed-up the project promises.
-    reuse: the output is written into a buffer that exists already. before: done before every single call,
-    outside the time.
+    fresh: an output too large for malloc to recycle, so that every page of it is new.
+    before: done before every single call, outside the time.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Bench:
     moved: int
     floors: dict[str, float] = field(default_factory=dict)
     tolerance: float = 1e-4
-    reuse: bool = False
+    fresh: bool = False
     mode: Callable = torch.inference_mode
     before: Callable[[], object] | None = None
 
@@ -110,7 +110,7 @@ def measure(bench: Bench, seconds: float) -> dict:
     return {
         "name": bench.name,
         "matched": ok,
-        "reuse": bench.reuse,
+        "fresh": bench.fresh,
         "times": times,
         "speedup": ratios,
         "floors": bench.floors,
@@ -184,7 +184,7 @@ def _ratio(row: dict, name: str) -> str:
 def print_row(row: dict, memcpy: dict[str, float]) -> None:
     ours = row["times"][OURS]
     others = [n for n in row["speedup"] if n not in ("eager", "compile")]
-    share = row["gb_per_s"] / memcpy["reused" if row["reuse"] else "fresh"]
+    share = row["gb_per_s"] / memcpy["fresh" if row["fresh"] else "reused"]
     extra = "".join(f"  {n} {_ratio(row, n)}" for n in others)
     print(
         f"{row['name']:<44} {_time(ours['median']):>10}  {_time(ours['p20']):>10} – {_time(ours['p80']):<10}"

@@ -127,6 +127,7 @@ class Op:
     def __init__(self, name: str, eager: Callable, check: Callable = _trusted):
         self.name, self.eager, self.check = name, eager, check
         self.overload = getattr(torch.ops.fmkernels, name).default
+        self.run = self.overload._op  # the same call without a Python frame around it
 
         def checked(*args):
             check(*args)
@@ -142,10 +143,10 @@ class Op:
         if _forced is None and not torch.compiler.is_compiling():
             try:
                 if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
-                    return self.overload(*args)
+                    return self.run(*args)
                 # Without gradients, pass by the autograd registration: it is Python, and costs 5 us.
                 with torch._C._AutoDispatchBelowAutograd():
-                    return self.overload(*args)
+                    return self.run(*args)
             except Exception:
                 self.check(*args)
                 raise

@@ -5,22 +5,25 @@
 namespace fmk {
 namespace {
 
+// What one tile of a step reads; prev and uncond count only where the template says so. (A null pointer tested
+// inside the loop becomes masked loads from address 0, which some CPUs take a hundred cycles over.)
 template <class C>
-FMK_CLONES void guide_tile(const C* __restrict cond, const C* __restrict uncond, C guidance, C* __restrict out,
-                           int64_t n) {
-  for (int64_t i = 0; i < n; i++) out[i] = uncond[i] + guidance * (cond[i] - uncond[i]);
-}
+struct Inputs {
+  const C *v, *prev, *uncond;
+  C guidance, ca, cb;
+};
 
-// kPrev: whether there is a v_prev. A null pointer tested inside the loop becomes masked loads from
-// address 0, which some CPUs take a hundred cycles over. sums: |x| before, |v|, delta^2, non-finite elements after.
-template <bool kPrev, class C>
-FMK_CLONES void step_tile(C* __restrict x, const C* __restrict v, const C* __restrict prev, C ca, C cb, int64_t n,
-                          double* __restrict sums) {
+// sums: |x| before, |v|, delta^2, non-finite elements after.
+template <bool kPrev, bool kGuided, class C>
+FMK_CLONES void step_tile(C* __restrict x, const Inputs<C>& in, int64_t n, double* __restrict sums) {
+  const C *__restrict v = in.v, *__restrict prev = in.prev, *__restrict uncond = in.uncond;
+  const C guidance = in.guidance, ca = in.ca, cb = in.cb;
   C abs_x = 0, abs_v = 0, squares = 0;
   decltype(magnitude(C(0))) largest = 0;
 #pragma omp simd reduction(+ : abs_x, abs_v, squares) reduction(max : largest)
   for (int64_t i = 0; i < n; i++) {
-    const C before = x[i], velocity = v[i];
+    const C before = x[i];
+    const C velocity = kGuided ? uncond[i] + guidance * (v[i] - uncond[i]) : v[i];
     const C delta = kPrev ? ca * velocity + cb * prev[i] : ca * velocity;
     const C after = before + delta;
     abs_x += absolute(before);
@@ -80,18 +83,18 @@ void step_(Tensor x, Tensor v, OptTensor v_prev, OptTensor v_uncond, double dt, 
     const Source<C> v_in(cond), uncond_in(uncond), prev_in(prev);
     const Sink<C> low_out = copy ? Sink<C>(copy->work) : Sink<C>();
     for_tiles(samples, n, [&](int64_t sample, int64_t i, int64_t count, int64_t tile) {
-      Tile<C> at, bt, ct, guided;
+      Tile<C> at, bt, ct;
       const int64_t begin = sample * n + i;
-      const C* velocity = v_in.at(begin, count, at);
-      if (uncond_in.data) {
-        guide_tile(velocity, uncond_in.at(begin, count, bt), C(guidance), guided.data, count);
-        velocity = guided;
-      }
+      Inputs<C> in{v_in.at(begin, count, at), nullptr, nullptr, C(guidance), C(gain * dt * a), C(gain * dt * b)};
+      in.prev = prev_in.data ? prev_in.at(begin, count, bt) : in.v;
+      in.uncond = uncond_in.data ? uncond_in.at(begin, count, ct) : in.v;
+      double* out = &sums[4 * tile];
       if (prev_in.data)
-        step_tile<true>(master + begin, velocity, prev_in.at(begin, count, ct), C(gain * dt * a), C(gain * dt * b),
-                        count, &sums[4 * tile]);
+        uncond_in.data ? step_tile<true, true>(master + begin, in, count, out)
+                       : step_tile<true, false>(master + begin, in, count, out);
       else
-        step_tile<false>(master + begin, velocity, velocity, C(gain * dt * a), C(0), count, &sums[4 * tile]);
+        uncond_in.data ? step_tile<false, true>(master + begin, in, count, out)
+                       : step_tile<false, false>(master + begin, in, count, out);
       if (low_out.data) low_out.write(begin, master + begin, count);
     });
   });
