@@ -20,10 +20,10 @@ def eager_gelu_mul(a, b):
     return F.gelu(a) * b
 
 
-def trio(name, eager, ours, args, moved, floors, tolerance=1e-4):
+def trio(name, eager, ours, args, moved, floors, tolerance=1e-4, bound=None):
     fast = compiled(eager)
     calls = {"eager": lambda: eager(*args), "compile": lambda: fast(*args), "fmkernels": lambda: ours(*args)}
-    return Bench(name, calls, moved, floors, tolerance)
+    return Bench(name, calls, moved, floors, tolerance, bound=bound)
 
 
 def training(name, eager, ours, args, moved, floors):
@@ -49,14 +49,19 @@ def ours_rms_residual(x, scale, residual):
 def cases():
     x, residual, scale = torch.randn(2, 257, 1024), torch.randn(2, 257, 1024), torch.randn(1, 1024)
     size = x.numel() * 4
-    yield trio("td_rms_norm (2,257,1024)", eager_rms, fk.td_rms_norm, (x, scale), 2 * size, {"eager": 4, "compile": 1})
+    floors = {"eager": 4, "compile": 1}
+    copy = ("a copy of x", x.clone)
+    yield trio("td_rms_norm (2,257,1024)", eager_rms, fk.td_rms_norm, (x, scale), 2 * size, floors, bound=copy)
+    copies = ("a copy of both", lambda: (x.clone(), residual.clone()))
+    args = (x, scale, residual)
     yield trio(
         "td_rms_norm + residual (2,257,1024)",
         eager_rms_residual,
         ours_rms_residual,
-        (x, scale, residual),
+        args,
         4 * size,
-        {"compile": 1},
+        floors,
+        bound=copies,
     )
     half = (x.bfloat16(), scale)
     yield trio(

@@ -67,6 +67,7 @@ def cases():
         moved=x0.numel() * 12,
         floors={"eager": 4},
         tolerance=1e-2,
+        bound=("rounding x0 and x1", lambda: (x0.bfloat16(), x1.bfloat16())),
     )
     t16, (v16, a16, b16) = torch.rand(16), torch.randn(3, 16, 4, 32, 32)
     yield Bench(

@@ -33,6 +33,8 @@ class Bench:
     moved: bytes read and written at the least. floors: contestant -> the speed-up the project promises.
     fresh: an output too large for malloc to recycle, so that every page of it is new.
     before: done before every single call, outside the time.
+    bound: a name and a call that does only what cannot be left out (the same bytes, or the arithmetic alone);
+    timed with the others, it says what speed-up could be had at the most.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Bench:
     fresh: bool = False
     mode: Callable = torch.inference_mode
     before: Callable[[], object] | None = None
+    bound: tuple[str, Callable[[], object]] | None = None
 
 
 def compiled(fn: Callable) -> Callable:
@@ -87,14 +90,15 @@ def measure(bench: Bench, seconds: float) -> dict:
     """Checks, calibrates, then interleaves samples of about 5 ms (or one call) until the time is up."""
     with bench.mode():
         ok = matches(bench)
+        calls = dict(bench.contestants) | ({"bound": bench.bound[1]} if bench.bound else {})
         loops = {}
-        for name, call in bench.contestants.items():
+        for name, call in calls.items():
             once = min(timed(call, 1) for _ in range(5))
             loops[name] = 1 if bench.before else max(1, min(500, round(5e-3 / max(once, 1e-7))))
-        samples = {name: [] for name in bench.contestants}
+        samples = {name: [] for name in calls}
         end = time.perf_counter() + seconds
         while time.perf_counter() < end or len(samples[OURS]) < 9:
-            for name, call in bench.contestants.items():
+            for name, call in calls.items():
                 samples[name].append(timed(call, loops[name], bench.before))
     times = {}
     for name, values in samples.items():
@@ -106,7 +110,7 @@ def measure(bench: Bench, seconds: float) -> dict:
             "samples": len(values),
         }
     ours = times[OURS]["median"]
-    ratios = {name: t["median"] / ours for name, t in times.items() if name != OURS}
+    ratios = {name: times[name]["median"] / ours for name in bench.contestants if name != OURS}
     return {
         "name": bench.name,
         "matched": ok,
@@ -114,6 +118,7 @@ def measure(bench: Bench, seconds: float) -> dict:
         "times": times,
         "speedup": ratios,
         "floors": bench.floors,
+        "bound": bench.bound and bench.bound[0],
         "gb_per_s": bench.moved / ours / 1e9,
     }
 
@@ -186,6 +191,9 @@ def print_row(row: dict, memcpy: dict[str, float]) -> None:
     others = [n for n in row["speedup"] if n not in ("eager", "compile")]
     share = row["gb_per_s"] / memcpy["fresh" if row["fresh"] else "reused"]
     extra = "".join(f"  {n} {_ratio(row, n)}" for n in others)
+    if row["bound"]:
+        bound = row["times"]["bound"]["median"]
+        extra += f"  at most {row['times']['eager']['median'] / bound:.1f}×: {row['bound']} takes {_time(bound)}"
     print(
         f"{row['name']:<44} {_time(ours['median']):>10}  {_time(ours['p20']):>10} – {_time(ours['p80']):<10}"
         f"{_ratio(row, 'eager'):>14} {_ratio(row, 'compile'):>12} {row['gb_per_s']:>7.1f} {share:>6.0%}"

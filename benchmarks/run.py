@@ -38,6 +38,7 @@ def picture(result: dict, path: Path) -> None:
     ax.set_xlim(0.5, 2 * max(max(row["speedup"].values()) for row in rows))
     ticks = [1, 2, 5, 10, 20, 50, 100]
     ax.set_xticks(ticks, [f"{t}×" for t in ticks])
+    ax.margins(y=0.01)
     ax.grid(axis="x", alpha=0.3)
     ax.set_axisbelow(True)
     facts = result["header"]
