@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
-SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h') setup.py pyproject.toml
+SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h') fmkernels/schema.py setup.py pyproject.toml
 NATIVE := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/test_path.py tests/test_step.py \
           tests/test_head.py tests/test_bad_input.py tests/test_properties.py
 

@@ -4,6 +4,7 @@ FMKERNELS_BUILD=0   install without a compiler: eager PyTorch (and Triton) serve
 FMKERNELS_SANITIZE=1  AddressSanitizer and UBSan, for ``make sanitize``.
 """
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -48,10 +49,12 @@ def extensions():
     host = Extension(
         "fmkernels._host",
         sources=["csrc/host.cpp"],
+        depends=["fmkernels/schema.py"],
         include_dirs=[pybind11.get_include()],
         define_macros=[
             ("FMK_TORCH_TARGET", f'"{TORCH_TARGET}"'),
             ("FMK_BUILT_WITH_TORCH", f'"{torch.__version__}"'),
+            ("FMK_SCHEMA", f'"{hashlib.sha256(Path("fmkernels/schema.py").read_bytes()).hexdigest()[:16]}"'),
         ],
         extra_compile_args=["-O2", "-std=c++17", "-g0", "-fvisibility=hidden"],
         extra_link_args=["-Wl,-s"],

@@ -64,6 +64,7 @@ std::map<std::string, std::string> build_facts() {
           {"compiler_family", "gcc"},
 #endif
           {"cxx_standard", std::to_string(__cplusplus)},
+          {"schema", FMK_SCHEMA},  // a digest of fmkernels/schema.py, by which a stale build is known
           {"torch_target_version", FMK_TORCH_TARGET},
           {"built_with_torch", FMK_BUILT_WITH_TORCH}};
 }

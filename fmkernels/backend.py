@@ -5,6 +5,7 @@ device; ``fmkernels.eager`` is registered beneath them for every device. So *aut
 own choice, and ``use_backend`` is the exception one asks for.
 """
 
+import hashlib
 import os
 import warnings
 from collections.abc import Callable
@@ -18,6 +19,7 @@ BACKENDS = ("auto", "cpp", "cuda", "triton", "eager")
 _PACKAGE = Path(__file__).parent
 
 _forced: str | None = None  # None is auto. Process-wide, as torch's own backend flags are.
+_choices: list[str | None] = [None]  # the environment's choice, then those of the use_backend blocks now open
 _loaded: dict[str, str] = {}  # "cpp" / "cuda" -> "" if loaded, else the reason why not
 OPS: dict[str, "Op"] = {}
 
@@ -30,6 +32,15 @@ def rebuild_command() -> str:
     return "pip install --no-build-isolation --no-deps --force-reinstall --no-cache-dir --no-binary fmkernels fmkernels"
 
 
+def _stale() -> bool:
+    """The compiled objects know another schema.py than this one; without ``_host`` there is no telling."""
+    try:
+        from fmkernels import _host
+    except ImportError:
+        return False
+    return _host.build_facts()["schema"] != hashlib.sha256((_PACKAGE / "schema.py").read_bytes()).hexdigest()[:16]
+
+
 def _has_kernel(name: str, key: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(f"fmkernels::{name}", key)
 
@@ -39,6 +50,8 @@ def _load(stem: str, key: str) -> str:
     files = sorted(_PACKAGE.glob(f"{stem}.*so"))
     if not files:
         return f"{stem} was not built"
+    if _stale():  # before loading: once registered, old kernels would serve
+        return f"{files[0].name} was built from other sources: schema.py changed since"
     try:
         torch.ops.load_library(str(files[0]))
     except (OSError, RuntimeError) as error:
@@ -72,7 +85,7 @@ def load_objects() -> None:
             stacklevel=3,
         )
     elif asked != "auto":
-        _forced = asked
+        _forced = _choices[0] = asked
 
 
 def _check_name(name: str, where: str) -> None:
@@ -95,11 +108,14 @@ class use_backend:  # noqa: N801 (reads as a function: with use_backend("eager")
 
     def __enter__(self):
         global _forced
-        self.outer, _forced = _forced, self.name
+        _choices.append(self.name)
+        _forced = self.name
 
     def __exit__(self, *_):
+        # The newest block still open counts: blocks of several threads may end in any order.
         global _forced
-        _forced = self.outer
+        del _choices[len(_choices) - 1 - _choices[::-1].index(self.name)]
+        _forced = _choices[-1]
 
 
 def _remedy(name: str) -> str:

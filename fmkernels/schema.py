@@ -27,7 +27,7 @@ dt_psi(Tensor x0, Tensor x1, float sigma_min, float sigma_max) -> Tensor
 flow_pair(Tensor t, Tensor x0, Tensor x1, float sigma_min, float sigma_max, ScalarType? dtype) -> (Tensor, Tensor)
 psi_backward(Tensor grad, Tensor t, Tensor x0, Tensor x1, float sigma_min, float sigma_max) -> (Tensor, Tensor)
 velocity_stats(Tensor v_pred, Tensor? x0, Tensor? x1, Tensor? v_target, float sigma_min, float sigma_max) -> Tensor
-velocity_summary(Tensor sums, Tensor? t, int n, int bins) -> Tensor
+velocity_summary(Tensor sums, Tensor? t, SymInt n, int bins) -> Tensor
 flow_loss(Tensor v_pred, Tensor? x0, Tensor? x1, Tensor? v_target, Tensor? weight, float sigma_min, float sigma_max) -> (Tensor, Tensor)
 flow_loss_backward(Tensor grad, Tensor v_pred, Tensor? x0, Tensor? x1, Tensor? v_target, Tensor? weight, float sigma_min, float sigma_max) -> Tensor
 

@@ -84,6 +84,19 @@ def test_without_the_object_one_warning_and_correct_results(package_copy, damage
     assert "pip install --no-build-isolation" in run.stderr
 
 
+def test_an_object_of_another_schema_is_not_loaded(package_copy):
+    for stem in ("_cpu", "_host"):
+        shutil.copy(object_file(stem), package_copy / "fmkernels")
+    with open(package_copy / "fmkernels" / "schema.py", "a") as schema:
+        schema.write("\n# changed\n")
+    run = python(
+        WORKS + "assert not torch._C._dispatch_has_kernel_for_dispatch_key('fmkernels::tdp', 'CPU')", package_copy
+    )
+    assert run.returncode == 0, run.stderr
+    assert "served by eager" in run.stdout
+    assert "schema.py changed since" in run.stderr
+
+
 def test_gradients_without_the_object(package_copy):
     """torch.ops on a device without kernels: the eager forwards and the written-out backwards."""
     code = """
@@ -129,6 +142,15 @@ def test_use_backend_nests_and_ends_on_errors():
         with pytest.raises(KeyError), fk.use_backend("cpp"):
             raise KeyError
         assert backend._forced == "eager"
+    assert backend._forced is None
+
+
+def test_use_backend_blocks_may_end_in_any_order():
+    first, second = fk.use_backend("eager"), fk.use_backend("cpp")
+    first.__enter__(), first.__enter__(), second.__enter__()
+    first.__exit__(), first.__exit__()
+    assert backend._forced == "cpp"
+    second.__exit__()
     assert backend._forced is None
 
 

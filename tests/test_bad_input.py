@@ -44,6 +44,13 @@ WRONG = {
         lambda a, t: fk.tdp(*a, t, weight_offset="1"),
         lambda: [p(), r(3)],
     ),
+    "tdp: weight_offset a tensor": (
+        "weight_offset",
+        lambda a, t: fk.tdp(*a, t, weight_offset=r(1)),
+        lambda: [p(), r(3)],
+    ),
+    "tdp: float8 bias": ("bias", lambda a, t: fk.tdp(*a[:3], a[3].to(torch.float8_e4m3fn), t), lambda: [p(), r(3)]),
+    "tdp: sparse bias": ("bias", lambda a, t: fk.tdp(*a[:3], a[3].to_sparse(), t), lambda: [p(), r(3)]),
     "tdp: complex param1": ("param1", lambda a, t: fk.tdp(a[0], r(8) * 1j, *a[2:], t), lambda: [p(), r(3)]),
     "tdp: out of another shape": ("out", lambda a, t, o: fk.tdp(*a, t, out=o), lambda: [p(), r(3), r(2, 8)]),
     "tdp: out of another dtype": ("out", lambda a, t, o: fk.tdp(*a, t, out=o), lambda: [p(), r(3), r(3, 8, **half)]),
@@ -67,6 +74,12 @@ WRONG = {
     ),
     "tdp_group: empty": ("params", lambda t: fk.tdp_group([], t), lambda: [r(3)]),
     "tdp_group: three of four": ("params", lambda a, t: fk.tdp_group([a[:3]], t), lambda: [p(), r(3)]),
+    "tdp_group: a number": ("params", lambda t: fk.tdp_group(5, t), lambda: [r(3)]),
+    "tdp_group: weight_offset a string": (
+        "weight_offset",
+        lambda a: fk.TdpGroup([a], weight_offset="a"),
+        lambda: [p()],
+    ),
     "tdp_group: of numbers": ("param0", lambda t: fk.tdp_group([(1.0, 2.0, 3.0, 4.0)], t), lambda: [r(3)]),
     "tdp_group: one misshapen": (
         "bias",
@@ -83,11 +96,12 @@ WRONG = {
     # norm
     "td_rms_norm: scale of another width": ("scale", lambda h, s: fk.td_rms_norm(h, s), lambda: [r(2, 3, 8), r(7)]),
     "td_rms_norm: scale of a wrong batch": ("scale", lambda h, s: fk.td_rms_norm(h, s), lambda: [r(2, 3, 8), r(3, 8)]),
-    "td_rms_norm: offset of other rows": (
+    "td_rms_norm: offset of a wrong batch": (
         "offset",
         lambda h, s, o: fk.td_rms_norm(h, s, o),
-        lambda: [r(2, 3, 8), r(2, 8), r(8)],
+        lambda: [r(2, 3, 8), r(2, 8), r(3, 8)],
     ),
+    "td_rms_norm: eps a tensor": ("eps", lambda h, s: fk.td_rms_norm(h, s, eps=r(1)), lambda: [r(2, 8), r(8)]),
     "td_rms_norm: residual of another shape": (
         "residual",
         lambda h, s, q: fk.td_rms_norm(h, s, residual=q),
@@ -121,6 +135,10 @@ WRONG = {
     "psi: x1 that would broadcast": ("x1", lambda t, a, b: fk.psi(t, a, b), lambda: [r(2), r(2, 6), r(1, 6)]),
     "psi: t of another batch": ("t", lambda t, a, b: fk.psi(t, a, b), lambda: [r(3), r(2, 6), r(2, 6)]),
     "psi: t a number": ("t", lambda a, b: fk.psi(0.5, a, b), lambda: [r(2, 6), r(2, 6)]),
+    "psi: t a row": ("t", lambda t, a, b: fk.psi(t, a, b), lambda: [r(1, 2), r(2, 6), r(2, 6)]),
+    "psi: t without dimensions": ("t", lambda t, a, b: fk.psi(t, a, b), lambda: [r(), r(1, 6), r(1, 6)]),
+    "psi: sigma_max vanishing": ("sigma_max", lambda t, a: fk.psi(t, a, a, 1.0, 1e-320), lambda: [r(2), r(2, 6)]),
+    "Dt_psi: t a string": ("t", lambda a, b: fk.Dt_psi("x", a, b), lambda: [r(2, 6), r(2, 6)]),
     "psi: sigma_max zero": ("sigma_max", lambda t, a, b: fk.psi(t, a, b, 0.0, 0.0), lambda: [r(2), r(2, 6), r(2, 6)]),
     "Dt_psi: x0 of integers": ("x0", lambda t, b: fk.Dt_psi(t, ints(2, 6), b), lambda: [r(2), r(2, 6)]),
     "flow_pair: dtype of integers": (
@@ -149,6 +167,11 @@ WRONG = {
         "v_target",
         lambda a, b: fk.flow_loss(a, v_target=b),
         lambda: [r(2, 6), r(2, 5)],
+    ),
+    "flow_loss: t of another batch": (
+        "t",
+        lambda a, b, t: fk.flow_loss(a, v_target=b, t=t),
+        lambda: [r(2, 6), r(2, 6), r(3)],
     ),
     "flow_loss: weight a column": (
         "weight",
@@ -179,6 +202,22 @@ WRONG = {
         lambda: [x(), v(), v()],
     ),
     "euler_step_: gain infinite": ("gain", lambda a, b: fk.euler_step_(a, b, 0.1, gain=INF), lambda: [x(), v()]),
+    "euler_step_: gain a bool": ("gain", lambda a, b: fk.euler_step_(a, b, 0.1, gain=True), lambda: [x(), v()]),
+    "euler_step_: low with gradients": (
+        "x",
+        lambda a, b: fk.euler_step_(a, b, 0.1, low=torch.zeros(2, 6, requires_grad=True)),
+        lambda: [x(), v()],
+    ),
+    "euler_step_: dt with gradients": (
+        "x",
+        lambda a, b: fk.euler_step_(a, b, torch.tensor(0.1, requires_grad=True)),
+        lambda: [x(), v()],
+    ),
+    "euler_step_: overlapping rows": (
+        "x",
+        lambda m, b: fk.euler_step_(m.as_strided((3, 3), (1, 1)), b, 0.1),
+        lambda: [r(9), r(3, 3)],
+    ),
     "euler_step_: v_uncond of another shape": (
         "v_uncond",
         lambda a, b, u: fk.euler_step_(a, b, 0.1, v_uncond=u),
@@ -244,6 +283,11 @@ WRONG = {
         lambda m, s: fk.reparameterize(m, s, clamp=6.0),
         lambda: [r(2, 6), r(2, 6)],
     ),
+    "reparameterize: clamp half empty": (
+        "clamp",
+        lambda m, s: fk.reparameterize(m, s, clamp=(None, 6.0)),
+        lambda: [r(2, 6), r(2, 6)],
+    ),
     "reparameterize: mu of integers": ("mu", lambda s: fk.reparameterize(ints(2, 6), s), lambda: [r(2, 6)]),
 }
 
@@ -270,7 +314,7 @@ def test_wrong_call(what, backend):
 
 @pytest.mark.parametrize("what", WRONG)
 def test_the_kernels_refuse_by_themselves(what, monkeypatch):
-    """The native ops are safe without the Python checks: no wrong call gets through torch.ops."""
+    """With the ops' Python checks taken away no wrong call gets through to memory: the kernels refuse it."""
     _, call, make = WRONG[what]
     for op in backends.OPS.values():
         monkeypatch.setattr(op, "check", lambda *_: None)

@@ -2,6 +2,7 @@
 
 import threading
 
+import cases
 import pytest
 import torch
 from cases import CASES, DTYPES, SIZES, TOLERANCE, WITH_GRADIENTS
@@ -107,6 +108,17 @@ def test_layouts_do_not_matter(case):
 
 
 @every_case
+@pytest.mark.parametrize("n", [0, 1025])
+def test_empty_batches(case, n, monkeypatch):
+    monkeypatch.setattr(cases, "B", 0)
+    monkeypatch.setattr(cases, "_T", torch.empty(0))
+    inputs = case.inputs(n, torch.float32)
+    assert_near(case.outputs(inputs), in_double(case, inputs, "outputs"), torch.float32, case.name)
+    if case.grads:
+        assert_near(case.gradients(inputs), in_double(case, inputs, "gradients"), torch.float32, case.name)
+
+
+@every_case
 def test_huge_rows(case):
     inputs = case.inputs(100003, torch.float32)
     got, expected = case.outputs(inputs), in_double(case, inputs, "outputs")
@@ -117,13 +129,14 @@ def test_huge_rows(case):
 @every_case
 def test_nan_and_infinity_show_where_the_eager_ones_do(case):
     for bad in (torch.nan, torch.inf, -torch.inf):
-        inputs = case.inputs(37, torch.float32)
-        inputs[0].view(-1)[5] = bad
-        got = case.outputs(inputs)
-        with fk.use_backend("eager"):
-            expected = case.outputs(inputs)
-        for a, b in zip(got, expected, strict=True):
-            assert torch.equal(torch.isfinite(a), torch.isfinite(b)), f"{case.name} with {bad}"
+        for poisoned in range(len(case.shapes(37))):
+            inputs = case.inputs(37, torch.float32)
+            inputs[poisoned].view(-1)[-1] = bad
+            got = case.outputs(inputs)
+            with fk.use_backend("eager"):
+                expected = case.outputs(inputs)
+            for a, b in zip(got, expected, strict=True):
+                assert torch.equal(torch.isfinite(a), torch.isfinite(b)), f"{case.name}: input {poisoned} with {bad}"
 
 
 @every_case
@@ -135,6 +148,14 @@ def test_mixed_dtypes(case):
     if case.name == "td_layer_norm_list":
         inputs[1] = inputs[1].to(inputs[0].dtype)
     assert_near(case.outputs(inputs), in_double(case, inputs, "outputs"), torch.bfloat16, case.name)
+    if case.grads:
+        for i, a, b in zip(case.grads, case.gradients(inputs), in_double(case, inputs, "gradients"), strict=True):
+            assert a.dtype == inputs[i].dtype
+            scale = max(1.0, b.abs().max().item())
+            # A gradient is as accurate as its own dtype allows, given outputs' gradients in theirs.
+            coarse = torch.bfloat16 if a.dtype == torch.bfloat16 or "residual" in case.name else torch.float32
+            absolute, relative = TOLERANCE[coarse]
+            torch.testing.assert_close(a.double(), b, atol=10 * absolute * scale, rtol=10 * relative)
 
 
 @every_gradient

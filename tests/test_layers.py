@@ -12,7 +12,7 @@ ALLOWED = {
     "fmkernels.schema": (),
     "fmkernels.amx": ("fmkernels._host",),
     "fmkernels.eager": (),
-    "fmkernels.backend": ("fmkernels.schema",),
+    "fmkernels.backend": ("fmkernels.schema", "fmkernels._host"),
     "fmkernels.ops": ("fmkernels.backend", "fmkernels.eager"),
     "fmkernels.env_report": ("fmkernels",),
     "fmkernels": ("fmkernels",),

@@ -95,6 +95,25 @@ def test_residual_of_another_dtype():
     assert [g.dtype for g in grads] == [torch.bfloat16, torch.float32]
 
 
+@pytest.mark.parametrize("shapes", [((8,), (1, 8)), ((8,), (2, 8)), ((2, 8), (8,)), ((1, 8), (2, 8))])
+def test_scale_and_offset_may_have_other_rows(shapes):
+    x = torch.randn(2, 3, 8)
+    leaves = [torch.randn(s, requires_grad=True) for s in shapes]
+    wide = [p.expand(2, 8).unsqueeze(1) for p in leaves]
+    expected = x / (x.norm(dim=-1, keepdim=True) * 8**-0.5 + 1e-8) * wide[0] + wide[1]
+    got = fk.td_rms_norm(x, *leaves)
+    close(got, expected)
+    for a, b in zip(*(torch.autograd.grad(y.square().sum(), leaves) for y in (got, expected)), strict=True):
+        close(a, b, atol=1e-4)
+
+
+def test_offset_gradient_keeps_its_own_precision():
+    x, scale, offset = torch.randn(2, 500, 8), torch.randn(8).bfloat16(), torch.randn(8, requires_grad=True)
+    seed = torch.randn(2, 500, 8)
+    (grad,) = torch.autograd.grad(fk.td_rms_norm(x, scale, offset), offset, seed)
+    close(grad, seed.sum((0, 1)), atol=1e-4)
+
+
 def test_gelu_mul_keeps_its_tail():
     a = torch.linspace(-12, 12, 40001)
     got = fk.gelu_mul(a, torch.ones_like(a)).double()

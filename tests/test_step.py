@@ -54,7 +54,7 @@ def test_non_finite_elements_are_counted_not_hidden():
 def test_in_place_on_views():
     base, v = torch.randn(3, 8, 4), torch.randn(3, 4, 4)
     before = base.clone()
-    trace, low = torch.full((3, 7, 5), -1.0), torch.empty(4, 4, 3).permute(2, 0, 1).bfloat16()
+    trace = torch.full((3, 7, 5), -1.0)
     low = torch.empty(4, 4, 3, dtype=torch.bfloat16).permute(2, 0, 1)
     fk.euler_step_(base[:, ::2], v, 0.5, low=low, stats=trace[:, 2])
     close(base[:, ::2], before[:, ::2] + 0.5 * v)

@@ -1,6 +1,7 @@
 """tdp and tdp_group: the golden vectors, saturation, the group's references, buffers and handles."""
 
 import gc
+import pickle
 
 import pytest
 import torch
@@ -171,6 +172,33 @@ def test_group_follows_its_parameters():
     module[3].data = torch.randn(8).bfloat16()  # broken: another size
     with pytest.raises(ValueError, match="bias"):
         check()
+
+
+def test_group_says_when_a_parameter_changed_its_size():
+    four = [torch.randn(6) for _ in range(4)]
+    group = fk.TdpGroup([four])
+    for x in four:
+        x.data = torch.randn(5)
+    with pytest.raises(ValueError, match=r"params\[0\].*new one"):
+        fk.tdp_group(group, torch.zeros(1))
+    with pytest.raises(ValueError, match="steps"):
+        group.buffer(-1)
+
+
+def test_a_pickled_buffer_is_still_one():
+    group = fk.TdpGroup(make_params([5, 7]))
+    buffer = pickle.loads(pickle.dumps(group.buffer(2)))
+    out = fk.tdp_group(group, torch.zeros(2), out=buffer)
+    assert torch.equal(out[1], fk.tdp_group(group, torch.zeros(2))[1])
+
+
+def test_group_gradients_keep_each_parameters_precision():
+    p0, p1, w, b = (torch.randn(100, requires_grad=True) for _ in range(4))
+    half = [x.detach().bfloat16().requires_grad_() for x in (p0, p1)]
+    seed, times = torch.randn(3, 100).bfloat16(), torch.randn(3)
+    (together,) = torch.autograd.grad(fk.tdp_group([(*half, w, b)], times)[0], w, seed)
+    (apart,) = torch.autograd.grad(fk.tdp(*half, w, b, times, weight_offset=1.0), w, seed)
+    close(together, apart)
 
 
 def test_group_handles_are_freed():

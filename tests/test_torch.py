@@ -114,11 +114,74 @@ def test_compile_with_inductor():
         torch.testing.assert_close(got, expected)
 
 
-def test_compile_with_dynamic_shapes():
-    compiled = torch.compile(lambda x, s: fk.td_rms_norm(x, s) * 2, fullgraph=True, dynamic=True, backend="aot_eager")
-    for rows in (3, 4, 7):
-        x, scale = torch.randn(2, rows, 24), torch.randn(24)
-        torch.testing.assert_close(compiled(x, scale), fk.td_rms_norm(x, scale) * 2)
+@every_case
+def test_compile_with_dynamic_shapes(case):
+    torch._dynamo.reset()
+    compiled = torch.compile(case.fn, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n in (24, 40, 41):
+        inputs = case.inputs(n, torch.float32)
+        for a, b in zip(tensors(compiled(*inputs)), case.outputs(inputs), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+def tensors(out):
+    return list(out) if isinstance(out, (tuple, list)) else [out]
+
+
+def test_compile_with_drawn_noise_and_another_batch():
+    compiled = torch.compile(lambda mu, logvar: fk.reparameterize(mu, logvar)[:2], fullgraph=True, backend="aot_eager")
+    for batch in (3, 5, 8):
+        z, kl = compiled(torch.zeros(batch, 8), torch.zeros(batch, 8))
+        assert z.shape == (batch, 8)
+        assert torch.equal(kl, torch.zeros(batch))
+
+
+def test_fake_tensors():
+    with torch._subclasses.FakeTensorMode():
+        params = [tuple(torch.empty(4, 6)) for _ in range(3)]
+        with torch.no_grad():
+            assert [o.shape for o in fk.tdp_group(params, torch.empty(5))] == [(5, 6)] * 3
+
+
+def test_in_place_ops_are_seen_by_autograd():
+    x, w = torch.ones(2, 3), torch.ones(2, 3, requires_grad=True)
+    loss = (x * w).sum()
+    fk.euler_step_(x, torch.ones(2, 3), 1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    group = fk.TdpGroup([tuple(torch.randn(4, 6))])
+    written = [torch.empty(2, 3), torch.empty(2, 5), torch.empty(1, 6), group.buffer(1).flat]
+    fk.euler_step_(x, torch.ones(2, 3), 1.0, low=written[0], stats=written[1])
+    fk.tdp(*torch.randn(4, 6), torch.randn(1), out=written[2])
+    fk.tdp_group(group, torch.randn(1), out=group.buffer(1))
+    assert [t._version for t in written] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["cpp", "eager"])
+def test_what_carries_no_gradient(name):
+    t, mu, logvar = torch.rand(2, requires_grad=True), torch.randn(2, 4, requires_grad=True), torch.randn(2, 4)
+    eps = torch.randn(2, 4, requires_grad=True)
+    with fk.use_backend(name):
+        stats = fk.velocity_stats(mu, mu, mu, t=t)
+        assert not stats.sums.requires_grad
+        assert not stats.nmse.requires_grad
+        fk.psi(t, mu, mu).sum().backward()
+        fk.reparameterize(mu, logvar, eps=eps)[0].sum().backward()
+    assert t.grad is None
+    assert eps.grad is None
+    assert mu.grad is not None
+
+
+@pytest.mark.parametrize("used", [0, 1])
+@pytest.mark.parametrize("name", ["cpp", "eager"])
+def test_an_unused_output_does_not_matter(name, used):
+    x = torch.randn(2, 4, requires_grad=True)
+    with fk.use_backend(name):
+        (norm,) = torch.autograd.grad(fk.td_rms_norm(x, torch.ones(4), residual=torch.full((2, 4), 1e30))[1].sum(), x)
+        head = torch.autograd.grad(fk.reparameterize(x, x, eps=torch.ones(2, 4))[used].sum(), x)[0]
+    assert torch.equal(norm, torch.ones(2, 4))
+    std = (0.5 * x).exp()
+    torch.testing.assert_close(head, 1 + 0.5 * std if used == 0 else x + 0.5 * (std * std - 1))
 
 
 @every_case

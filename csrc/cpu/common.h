@@ -141,16 +141,23 @@ inline std::pair<const char*, const char*> span_of(const Tensor& x) {
   for (int64_t i = 0; i < x.dim(); i++) last += (x.size(i) - 1) * x.stride(i);
   return {begin, begin + (last + 1) * size_of(dtype_of(x))};
 }
-// An output has memory of its own: no element twice, none shared with another argument.
+// An output has memory of its own: no element twice, none in the range of another argument.
 inline void check_writable(const Tensor& out, const char* name, std::initializer_list<const Tensor*> others) {
   if (out.numel() == 0) return;
+  std::vector<std::pair<int64_t, int64_t>> dims;  // (stride, size): each must step over all smaller ones
   for (int64_t i = 0; i < out.dim(); i++)
-    FMK_CHECK(out.size(i) == 1 || out.stride(i) != 0, name, " is an expanded tensor");
+    if (out.size(i) > 1) dims.emplace_back(out.stride(i), out.size(i));
+  std::sort(dims.begin(), dims.end());
+  int64_t reach = 0;
+  for (const auto& [stride, size] : dims) {
+    FMK_CHECK(stride > reach, name, " has elements that share memory");
+    reach += stride * (size - 1);
+  }
   const auto [begin, end] = span_of(out);
   for (const Tensor* other : others) {
     if (!other || other->numel() == 0) continue;
     const auto [other_begin, other_end] = span_of(*other);
-    FMK_CHECK(end <= other_begin || other_end <= begin, name, " shares memory with another argument");
+    FMK_CHECK(end <= other_begin || other_end <= begin, name, " may share memory with another argument");
   }
 }
 inline const Tensor* pointer_to(const OptTensor& x) { return x ? &*x : nullptr; }
@@ -252,19 +259,25 @@ struct Sink {
   }
 };
 
-// A whole small tensor (times, scales) as C.
+// A whole small tensor (times, scales) as C: its own memory where it is dense and C already.
 template <class C>
-std::vector<C> values_of(const Tensor& x) {
-  const Tensor d = dense(x);
-  const Source<C> source(d);
-  std::vector<C> values(d.numel());
-  for (int64_t i = 0; i < d.numel(); i += kTile) {
-    const int64_t n = std::min(kTile, d.numel() - i);
-    const C* tile = source.at(i, n, values.data() + i);
-    if (tile != values.data() + i) std::copy_n(tile, n, values.data() + i);
+class Values {
+  Tensor keep_;
+  std::vector<C> own_;
+  const C* data_;
+
+ public:
+  explicit Values(const Tensor& x) : keep_(dense(x)) {
+    const Source<C> source(keep_);
+    const int64_t n = keep_.numel();
+    if (source.dtype != compute_dtype<C>) own_.resize(size_t(n));
+    data_ = source.at(0, n, own_.data());
   }
-  return values;
-}
+  const C* data() const { return data_; }
+  C operator[](int64_t i) const { return data_[i]; }
+  int64_t size() const { return keep_.numel(); }
+  std::vector<C> copy() const { return {data_, data_ + size()}; }
+};
 
 // A small tensor of values computed in double.
 inline Tensor tensor_of(const std::vector<double>& values, std::initializer_list<int64_t> sizes, Dtype dtype) {

@@ -142,8 +142,9 @@ std::tuple<Tensor, Tensor, Tensor> reparameterize(Tensor mu, Tensor logvar, Tens
   stats[kMuRms] = std::sqrt(total.mu2 / count);
   stats[kLogvarMean] = total.logvar / count;
   stats[kStdMean] = total.std / count;
-  stats[kStdMin] = total.std_min;
-  stats[kStdMax] = total.std_max;
+  const bool known = !std::isnan(total.std);  // a minimum passes over NaN
+  stats[kStdMin] = known ? total.std_min : total.std;
+  stats[kStdMax] = known ? total.std_max : total.std;
   stats[kZMean] = z_mean;
   stats[kZVar] = z_m2 / count;
   stats[kZStdPerDimMean] = z_std / double(n);
@@ -165,7 +166,7 @@ std::tuple<Tensor, Tensor> reparameterize_backward(OptTensor grad_z, OptTensor g
   Tensor to_mu = fresh_like(mu), to_logvar = fresh_like(logvar);
   with_compute_type(is_double(mu) || is_double(logvar) || is_double(grad_z), [&](auto zero) {
     using C = decltype(zero);
-    const auto kl = grad_kl ? values_of<C>(*grad_kl) : std::vector<C>(size_t(samples), C(0));
+    const auto kl = grad_kl ? Values<C>(*grad_kl).copy() : std::vector<C>(size_t(samples), C(0));
     const Source<C> grad_in(gz), mu_in(mu_d), logvar_in(logvar_d), eps_in(eps_d);
     const Sink<C> mu_out(to_mu), logvar_out(to_logvar);
     for_tiles(samples, n, [&](int64_t sample, int64_t i, int64_t count, int64_t) {

@@ -104,7 +104,7 @@ template <class C>
 struct Rows {
   std::vector<Source<C>> parts;
   std::vector<int64_t> widths;
-  int64_t width = 0, rows = 0;
+  int64_t width = 0;
 
   explicit Rows(const std::vector<Tensor>& list) {
     for (const Tensor& x : list) {
@@ -112,7 +112,6 @@ struct Rows {
       widths.push_back(x.size(x.dim() - 1));
       width += widths.back();
     }
-    rows = widths[0] == 0 ? 0 : list[0].numel() / widths[0];
   }
   bool one_tile() const { return parts.size() == 1 && width <= kTile; }
   // body(tile, column, n) over the row's tiles in order.
@@ -227,8 +226,7 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
   with_compute_type(in_double, [&](auto zero) {
     using C = decltype(zero);
     const Rows<C> rows(shape.x);
-    const auto scales = values_of<C>(scale);
-    const auto offsets = offset ? values_of<C>(*offset) : std::vector<C>();
+    const Values<C> scales(scale), offsets(offset ? *offset : scale);
     const Source<C> more(res);
     const Sink<C> y_out(y), sum_out(sum);
     C* stats = stat.mutable_data_ptr<C>();
@@ -260,11 +258,9 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
           const int64_t at = base + column;
           C* out = y_out.at(at, y_tile);
           const C* row_scale = scales.data() + scale_at + column;
-          const C* row_offset = offset ? offsets.data() + scale_at + column : row_scale;
-          if (center && offset)
+          const C* row_offset = offsets.data() + scale_at + column;
+          if (center)
             normalize_tile<true, true>(s, mean, rstd, row_scale, row_offset, out, n);
-          else if (center)
-            normalize_tile<true, false>(s, mean, rstd, row_scale, row_offset, out, n);
           else if (offset)
             normalize_tile<false, true>(s, mean, rstd, row_scale, row_offset, out, n);
           else
@@ -284,7 +280,8 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
 }
 
 // grad_y and grad_sum are (rows, width); s is what was normalised (x, or x + residual). stat belongs to the
-// unrounded s: one that was rounded to half precision gets its own.
+// unrounded s: one that was rounded to half precision gets its own. The gradients to scale and offset have
+// scale's shape and the compute type.
 std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor grad_sum, std::vector<Tensor> s,
                                                     Tensor scale, Tensor stat, double eps, bool center) {
   Shape shape = check_norm(s, scale, std::nullopt);
@@ -297,13 +294,13 @@ std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor gra
   FMK_CHECK(gy.numel() == total && (!gs || gs->numel() == total), "grad_y or grad_sum has another shape");
   FMK_CHECK(stat.numel() == 2 * shape.rows, "stat has another shape");
   Tensor grad_x = fresh(sizes_of(shape), dtype_of(s[0]));
-  Tensor grad_scale = fresh_like(scale), grad_offset = fresh_like(scale);
   const bool in_double = is_double(s[0]) || is_double(grad_y);
+  const Dtype wide = in_double ? Dtype::f64 : Dtype::f32;
+  Tensor grad_scale = fresh_like(scale, wide), grad_offset = fresh_like(scale, wide);
   with_compute_type(in_double, [&](auto zero) {
     using C = decltype(zero);
     const Rows<C> rows(shape.x);
-    const auto scales = values_of<C>(scale);
-    const auto stats = values_of<C>(stats_in);
+    const Values<C> scales(scale), stats(stats_in);
     const Source<C> grad(gy), more(gs);
     const Sink<C> out(grad_x);
     const bool rounded = size_of(dtype_of(s[0])) == 2;
@@ -351,7 +348,7 @@ std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor gra
       }
     });
     const Sink<C> scale_out(grad_scale), offset_out(grad_offset);
-    for_tiles(shape.scale_rows, width, [&](int64_t row, int64_t column, int64_t n, int64_t) {
+    for_tiles(scale.numel() == 0 ? 0 : shape.scale_rows, width, [&](int64_t row, int64_t column, int64_t n, int64_t) {
       Tile<C> sum;
       for (int which = 0; which < 2; which++) {
         std::fill_n(sum.data, n, C(0));

@@ -40,7 +40,8 @@ struct Batch {
 
 void check_t(const Tensor& t, const Batch& batch) {
   check_tensor(t, "t");
-  FMK_CHECK(t.numel() == batch.samples, "t must have one element a sample");
+  FMK_CHECK(t.dim() >= 1 && t.size(0) == batch.samples && t.numel() == batch.samples,
+            "t must have one element a sample");
 }
 
 double ratio_of(double sigma_min, double sigma_max) {
@@ -57,7 +58,7 @@ void run_path(const OptTensor& t, const Tensor& x0, const Tensor& x1, double sig
   const double sigma_ratio = ratio_of(sigma_min, sigma_max);
   with_compute_type(is_double(x0) || is_double(x1), [&](auto zero) {
     using C = decltype(zero);
-    const auto times = t ? values_of<C>(*t) : std::vector<C>(size_t(batch.samples), C(0));
+    const std::optional<Values<C>> times = t ? std::make_optional<Values<C>>(*t) : std::nullopt;
     const C ratio = C(sigma_ratio);
     const Source<C> from(start), to(end);
     const Sink<C> x_out = x_t ? Sink<C>(*x_t) : Sink<C>(), v_out = velocity ? Sink<C>(*velocity) : Sink<C>();
@@ -66,7 +67,7 @@ void run_path(const OptTensor& t, const Tensor& x0, const Tensor& x1, double sig
       const int64_t at = sample * batch.n + i;
       const C *first = from.at(at, n, a), *last = to.at(at, n, b);
       C *x = x_out.at(at, x_tile), *v = v_out.at(at, v_tile);
-      const C time = times[sample], c0 = time * ratio + C(1);
+      const C time = times ? (*times)[sample] : C(0), c0 = time * ratio + C(1);
       if (x_t && velocity)
         pair_tile(c0, time, ratio, first, last, x, v, n);
       else if (x_t)
@@ -121,7 +122,7 @@ std::tuple<Tensor, Tensor> psi_backward(Tensor grad, Tensor t, Tensor x0, Tensor
   Tensor grad0 = fresh_like(x0), grad1 = fresh_like(x1);
   with_compute_type(is_double(x0) || is_double(x1) || is_double(grad), [&](auto zero) {
     using C = decltype(zero);
-    const auto times = values_of<C>(t);
+    const Values<C> times(t);
     const C ratio = C(ratio_of(sigma_min, sigma_max));
     const Source<C> source(g);
     const Sink<C> to0(grad0), to1(grad1);
@@ -243,15 +244,15 @@ Tensor velocity_summary(Tensor sums, OptTensor t, int64_t n, int64_t bins) {
   const int64_t samples = sums.size(0);
   FMK_CHECK(!t || t->numel() == samples, "t must have one element a sample");
   FMK_CHECK(bins >= (t ? 1 : 0), "bins must be at least 1");
-  const auto rows = values_of<double>(sums);
-  const auto times = t ? values_of<double>(*t) : std::vector<double>();
+  const Values<double> rows(sums);
+  const std::vector<double> times = t ? Values<double>(*t).copy() : std::vector<double>();
   const int64_t slices = t ? bins : 0;
   struct Slice {
     double error = 0, target = 0, cos = 0, speed = 0, count = 0;
   };
   std::vector<Slice> totals(size_t(1 + slices));
   for (int64_t b = 0; b < samples; b++) {
-    const double* row = &rows[b * kVelocityColumns];
+    const double* row = rows.data() + b * kVelocityColumns;
     const double pred = std::sqrt(row[kSquaredPred]), target = std::sqrt(row[kSquaredTarget]);
     const double cos = row[kDot] / (std::max(pred, 1e-8) * std::max(target, 1e-8));
     const double speed = pred / (target + 1e-12);
@@ -265,7 +266,7 @@ Tensor velocity_summary(Tensor sums, OptTensor t, int64_t n, int64_t bins) {
       while (slice + 1 < bins && above(slice + 1)) slice++;
     }
     for (const int64_t k : {int64_t(0), 1 + slice}) {
-      if (k > slices) break;
+      if (k > slices || (k > 0 && std::isnan(times[b]))) break;  // no t is in no slice
       Slice& total = totals[k];
       total.error += row[kSquaredError];
       total.target += row[kSquaredTarget];
@@ -295,7 +296,7 @@ std::tuple<Tensor, Tensor> flow_loss(Tensor v_pred, OptTensor x0, OptTensor x1, 
   const Batch batch(v_pred);
   check_weight(weight, batch);
   const auto sums = velocity_sums(v_pred, target, ratio_of(sigma_min, sigma_max));
-  auto loss = weight ? values_of<double>(*weight) : std::vector<double>(size_t(batch.samples), 1.0);
+  auto loss = weight ? Values<double>(*weight).copy() : std::vector<double>(size_t(batch.samples), 1.0);
   for (int64_t b = 0; b < batch.samples; b++)
     loss[b] *= sums[b * kVelocityColumns + kSquaredError] / double(batch.n);
   const Dtype dtype = stats_dtype(v_pred, target);
@@ -316,9 +317,12 @@ Tensor flow_loss_backward(Tensor grad, Tensor v_pred, OptTensor x_0, OptTensor x
   check_weight(weight, batch);
   check_tensor(grad, "grad");
   FMK_CHECK(grad.numel() == batch.samples, "grad must be (B,)");
-  auto factors = values_of<double>(grad);
-  const auto weights = weight ? values_of<double>(*weight) : std::vector<double>(size_t(batch.samples), 1.0);
-  for (int64_t b = 0; b < batch.samples; b++) factors[b] *= 2 * weights[b] / double(batch.n);
+  auto factors = Values<double>(grad).copy();
+  if (weight) {
+    const Values<double> weights(*weight);
+    for (int64_t b = 0; b < batch.samples; b++) factors[b] *= weights[b];
+  }
+  for (double& factor : factors) factor *= 2 / double(batch.n);
   const double ratio = ratio_of(sigma_min, sigma_max);
   const Tensor pred = dense(v_pred);
   Tensor out = fresh_like(v_pred);

@@ -56,7 +56,7 @@ void step_(Tensor x, Tensor v, OptTensor v_prev, OptTensor v_uncond, double dt, 
   if (dt_tensor) {
     check_tensor(*dt_tensor, "dt");
     FMK_CHECK(dt_tensor->numel() == 1, "dt must have one element");
-    dt = values_of<double>(*dt_tensor)[0];
+    dt = Values<double>(*dt_tensor)[0];
   }
   check_finite(dt, "dt");
   check_finite(a, "a");

@@ -56,7 +56,8 @@ struct Group {
   std::vector<Tensor> copies;  // of what was not dense
   int64_t width = 0;
   bool in_double = false;
-  Dtype out_dtype = Dtype::f32;  // promotion of every p0 and p1
+  Dtype out_dtype = Dtype::f32;   // promotion of every p0 and p1
+  Dtype grad_dtype = Dtype::f32;  // and of every weight and bias too
 
   // `pinned`: shapes were compared when the group was made, and only sizes are now.
   void add(const Tensor& p0, const Tensor& p1, const Tensor& weight, const Tensor& bias, bool pinned = false) {
@@ -79,7 +80,9 @@ struct Group {
       in_double |= param.dtype[j] == Dtype::f64;
     }
     const Dtype dtype = promote(param.dtype[0], param.dtype[1]);
+    const Dtype wide = promote(dtype, promote(param.dtype[2], param.dtype[3]));
     out_dtype = params.empty() ? dtype : promote(out_dtype, dtype);
+    grad_dtype = params.empty() ? wide : promote(grad_dtype, wide);
     width += param.n;
     params.push_back(param);
   }
@@ -118,8 +121,8 @@ int64_t count_segments(const std::vector<Param>& params) {
 
 // out is (T, width).
 template <class C>
-void forward(const Group& group, const std::vector<C>& times, double weight_offset, const Sink<C>& out) {
-  const int64_t steps = int64_t(times.size());
+void forward(const Group& group, const Values<C>& times, double weight_offset, const Sink<C>& out) {
+  const int64_t steps = times.size();
   for_segments(group.params, steps, [&](const Param& param, int64_t begin, int64_t n, int64_t) {
     Tile<C> a, b, c, d, result;
     const C *p0 = param.at<C>(0, begin, n, a), *p1 = param.at<C>(1, begin, n, b);
@@ -135,9 +138,9 @@ void forward(const Group& group, const std::vector<C>& times, double weight_offs
 
 // grad is (T, width); grads[0..3] are (width,) each; returns the gradient to times.
 template <class C>
-std::vector<double> backward(const Source<C>& grad, const Group& group, const std::vector<C>& times,
+std::vector<double> backward(const Source<C>& grad, const Group& group, const Values<C>& times,
                              double weight_offset, const std::array<Sink<C>, 4>& grads) {
-  const int64_t steps = int64_t(times.size());
+  const int64_t steps = times.size();
   std::vector<double> shares(size_t(count_segments(group.params) * steps));
   for_segments(group.params, steps, [&](const Param& param, int64_t begin, int64_t n, int64_t segment) {
     Tile<C> a, b, c, d, g, sums[4];
@@ -165,7 +168,7 @@ void check_times(const Tensor& times, double weight_offset) {
 void run(const Group& group, const Tensor& times, double weight_offset, const Tensor& out) {
   with_compute_type(group.in_double, [&](auto zero) {
     using C = decltype(zero);
-    forward(group, values_of<C>(times), weight_offset, Sink<C>(out));
+    forward(group, Values<C>(times), weight_offset, Sink<C>(out));
   });
 }
 
@@ -215,7 +218,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> tdp_backward(Tensor grad, Ten
     using C = decltype(zero);
     const std::array<Sink<C>, 4> sinks{Sink<C>(grads[0]), Sink<C>(grads[1]), Sink<C>(grads[2]),
                                        Sink<C>(grads[3])};
-    return backward(Source<C>(g), group, values_of<C>(times), weight_offset, sinks);
+    return backward(Source<C>(g), group, Values<C>(times), weight_offset, sinks);
   });
   return {grads[0], grads[1], grads[2], grads[3], tensor_of(to_times, {times.numel()}, dtype_of(times))};
 }
@@ -239,14 +242,14 @@ std::tuple<Tensor, Tensor> tdp_group_backward(Tensor grad, std::vector<Tensor> p
   group.add(p0, p1, weight, bias);
   FMK_CHECK(grad.numel() == times.numel() * group.width, "grad has another shape");
   const Tensor g = dense(grad);
-  Tensor grads = fresh({4, group.width}, group.out_dtype);
+  Tensor grads = fresh({4, group.width}, group.grad_dtype);
   const auto to_times = with_compute_type(group.in_double || is_double(grad), [&](auto zero) {
     using C = decltype(zero);
     std::array<Sink<C>, 4> sinks;
     char* rows = static_cast<char*>(grads.mutable_data_ptr());
     for (int j = 0; j < 4; j++)
-      sinks[j] = Sink<C>(rows + j * group.width * size_of(group.out_dtype), group.out_dtype);
-    return backward(Source<C>(g), group, values_of<C>(times), weight_offset, sinks);
+      sinks[j] = Sink<C>(rows + j * group.width * size_of(group.grad_dtype), group.grad_dtype);
+    return backward(Source<C>(g), group, Values<C>(times), weight_offset, sinks);
   });
   return {grads, tensor_of(to_times, {times.numel()}, dtype_of(times))};
 }

@@ -33,7 +33,7 @@ def _held_back(grad, raw, low, high):
 def reparameterize(mu, logvar, eps, low, high):
     """-> z, kl per sample, and the eleven statistics in the order of csrc/shared/columns.h."""
     wide = compute_dtype(mu, logvar)
-    m, raw, e = mu.to(wide), logvar.to(wide), eps.to(wide)
+    m, raw, e = mu.to(wide), logvar.to(wide), eps.detach().to(wide)
     lv = _Clamp.apply(raw, low, high) if torch.is_grad_enabled() else raw.clamp(low, high)
     std = (0.5 * lv).exp()
     z = m + std * e

@@ -44,7 +44,7 @@ def td_norm(x, scale, offset, residual, eps, center):
 
 
 def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center):
-    """-> the gradient to s, to scale and to offset (both shaped as scale).
+    """-> the gradient to s, to scale and to offset (both shaped as scale, in the compute type).
 
     stat belongs to the unrounded s; one that was rounded to half precision gets its own.
     """
@@ -70,7 +70,7 @@ def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center):
 
     def to_parameter(values):
         rows = values.reshape(*([1] if scale.numel() == values.shape[-1] else [scale.shape[0]]), -1, values.shape[-1])
-        return rounded(rows.sum(1).reshape(scale.shape), scale.dtype)
+        return rows.sum(1).reshape(scale.shape)
 
     return rounded(grad, joined.dtype), to_parameter(g * h), to_parameter(g)
 

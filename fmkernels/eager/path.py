@@ -7,7 +7,7 @@ from fmkernels.eager._dtypes import compute_dtype, per_sample, promoted, rounded
 
 def psi(t, x0, x1, sigma_min, sigma_max):
     wide = compute_dtype(x0, x1)
-    time = per_sample(t.to(wide), x0)
+    time = per_sample(t.detach().to(wide), x0)
     out = (time * (sigma_min / sigma_max - 1) + 1) * x0.to(wide) + time * x1.to(wide)
     return rounded(out, promoted(x0, x1))
 
@@ -79,7 +79,7 @@ def velocity_summary(sums, t, n, bins):
         t = t.reshape(-1) if t.dtype == torch.float64 else t.reshape(-1).float()
         edges = (torch.arange(1, bins, dtype=torch.float64, device=t.device) / bins).to(t.dtype)
         slices = torch.bucketize(t, edges) == torch.arange(bins, device=t.device).unsqueeze(1)
-        inside = torch.cat([inside, slices])
+        inside = torch.cat([inside, slices & ~t.isnan()])
     # torch.where, not a product with the mask: 0 * NaN would carry one bad sample into every slice.
     total = torch.where(inside.unsqueeze(1), torch.stack(columns), 0.0).sum(2)
     error, target2, cos, speed, count = total.unbind(1)

@@ -11,10 +11,13 @@ def _widened(param0, param1, weight, bias, times):
     return p0, p1, w, b, times.to(dtype).reshape(-1, *([1] * param0.dim()))
 
 
-def tdp(param0, param1, weight, bias, times, weight_offset):
+def _tdp(param0, param1, weight, bias, times, weight_offset):
     p0, p1, w, b, t = _widened(param0, param1, weight, bias, times)
-    out = p1 + torch.sigmoid(t * (w + weight_offset) + b) * (p0 - p1)
-    return rounded(out, promoted(param0, param1))
+    return p1 + torch.sigmoid(t * (w + weight_offset) + b) * (p0 - p1)
+
+
+def tdp(param0, param1, weight, bias, times, weight_offset):
+    return rounded(_tdp(param0, param1, weight, bias, times, weight_offset), promoted(param0, param1))
 
 
 def tdp_out(param0, param1, weight, bias, times, weight_offset, out):
@@ -39,20 +42,21 @@ def tdp_backward(grad, param0, param1, weight, bias, times, weight_offset):
 
 def tdp_group(param0, param1, weight, bias, times, weight_offset):
     """All parameters side by side: (T, total number of elements)."""
+    dtype = promoted(*param0, *param1)
     rows = [
-        samples(tdp(p0, p1, w, b, times, weight_offset))
+        samples(_tdp(p0, p1, w, b, times, weight_offset)).to(dtype)
         for p0, p1, w, b in zip(param0, param1, weight, bias, strict=True)
     ]
-    return rounded(torch.cat(rows, dim=1), promoted(*param0, *param1))
+    return torch.cat(rows, dim=1)
 
 
 def tdp_group_backward(grad, param0, param1, weight, bias, times, weight_offset):
     """The gradients of all p0, p1, weight and bias as the four rows of one tensor, and of times."""
     columns = grad.split([p.numel() for p in param0], dim=1)
-    dtype = promoted(*param0, *param1)
+    dtype = promoted(*param0, *param1, *weight, *bias)
     grads, to_times = [], torch.zeros_like(times)
     for column, p0, p1, w, b in zip(columns, param0, param1, weight, bias, strict=True):
-        *four, share = tdp_backward(column, p0, p1, w, b, times, weight_offset)
+        *four, share = tdp_backward(column, *(x.to(dtype) for x in (p0, p1, w, b)), times, weight_offset)
         grads.append(torch.stack([g.flatten().to(dtype) for g in four]))
         to_times = to_times + share
     return torch.cat(grads, dim=1), to_times

@@ -49,13 +49,17 @@ def number(op: str, name: str, value: object) -> None:
 def sigmas(op: str, sigma_min: object, sigma_max: object) -> None:
     number(op, "sigma_min", sigma_min)
     number(op, "sigma_max", sigma_max)
-    if sigma_max == 0:
-        raise ValueError(f"{op}: sigma_max must not be 0")
+    if sigma_max == 0 or abs(sigma_min / sigma_max) == math.inf:
+        raise ValueError(f"{op}: sigma_max must not be 0 or vanish beside sigma_min, got {sigma_max}")
 
 
 def traced() -> bool:
-    """Under torch.compile or a torch.func transform tensors have no addresses and no values."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    """Under torch.compile, a torch.func transform or a dispatch mode tensors may have no addresses and no values."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
 
 
 def _span(x: torch.Tensor) -> tuple[int, int]:
@@ -64,21 +68,30 @@ def _span(x: torch.Tensor) -> tuple[int, int]:
 
 
 def writable(op: str, name: str, out: torch.Tensor, **others: torch.Tensor | None) -> None:
-    """out has an element of memory for each element, and shares none with the other tensors."""
-    if any(n > 1 and s == 0 for n, s in zip(out.shape, out.stride(), strict=True)):
-        raise ValueError(f"{op}: {name} is an expanded tensor (several elements share memory); pass a clone")
+    """out has memory of its own for each element, outside the address ranges of the other tensors."""
     if traced() or out.numel() == 0 or out.device.type == "meta":
         return
+    reach = 0
+    for stride, size in sorted((s, n) for n, s in zip(out.shape, out.stride(), strict=True) if n > 1):
+        if stride <= reach:
+            raise ValueError(f"{op}: {name} has elements that share memory (it is expanded); pass a clone")
+        reach += stride * (size - 1)
     begin, end = _span(out)
     for other_name, other in others.items():
         if other is None or other.numel() == 0 or other.device != out.device:
             continue
         other_begin, other_end = _span(other)
         if begin < other_end and other_begin < end:
-            raise ValueError(f"{op}: {name} shares memory with {other_name}; pass separate tensors")
+            raise ValueError(f"{op}: {name} may share memory with {other_name} (their ranges overlap); pass a clone")
 
 
-def no_gradient(op: str, name: str, *tensors: torch.Tensor) -> None:
+def written(*tensors: torch.Tensor | None) -> None:
+    """Tells autograd that these were written in place, so that a saved one is not used as if it were not."""
+    if not torch.compiler.is_compiling():
+        torch.autograd.graph.increment_version([x for x in tensors if x is not None and not x.is_inference()])
+
+
+def no_gradient(op: str, name: str, *tensors: object) -> None:
     """An in-place result cannot carry gradients."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+    if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in tensors):
         raise ValueError(f"{op}: {name} does not carry gradients; call it under torch.no_grad() or leave {name} out")

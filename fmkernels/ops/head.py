@@ -14,10 +14,6 @@ def _check_reparameterize(mu, logvar, eps, low, high):
     _check.batched("reparameterize", "mu", mu)
     _check.like("reparameterize", "logvar", logvar, "mu", mu)
     _check.like("reparameterize", "eps", eps, "mu", mu)
-    _check.number("reparameterize", "clamp", low)
-    _check.number("reparameterize", "clamp", high)
-    if low > high:
-        raise ValueError(f"reparameterize: clamp must be (low, high), got ({low}, {high})")
 
 
 _REPARAMETERIZE = Op("reparameterize", eager.reparameterize, _check_reparameterize)
@@ -42,12 +38,12 @@ def reparameterize(
     if eps is None:
         _check.batched("reparameterize", "mu", mu)
         wide = torch.float64 if mu.dtype == torch.float64 else torch.float32
-        eps = torch.randn(mu.shape, generator=generator, device=mu.device, dtype=wide)
-    if not isinstance(clamp, (tuple, list)) or len(clamp) != 2:
-        raise ValueError(f"reparameterize: clamp must be (low, high), got {clamp!r}")
+        eps = torch.empty(mu.shape, device=mu.device, dtype=wide).normal_(generator=generator)
+    if not isinstance(clamp, (tuple, list)) or [type(bound) in (int, float) for bound in clamp] != [True, True]:
+        raise TypeError(f"reparameterize: clamp must be two numbers (low, high), got {clamp!r}")
     low, high = clamp
     if not low <= high:
-        _check_reparameterize(mu, logvar, eps, low, high)
+        raise ValueError(f"reparameterize: clamp must be (low, high), got {clamp!r}")
     z, kl, stats = _REPARAMETERIZE(mu, logvar, eps, low, high)
     return z, kl, HeadStats(stats)
 
@@ -98,6 +94,7 @@ class HeadStats:
 def _save(ctx, inputs, output):
     *tensors, ctx.low, ctx.high = inputs
     ctx.mark_non_differentiable(output[2])
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors)
 
 

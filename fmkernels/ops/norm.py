@@ -28,13 +28,13 @@ def _check_norm(x, scale, offset, residual, eps, center):
             continue
         _check.floating(op, name, parameter)
         _check.same_device(op, name, parameter, "x", x[0])
-        if tuple(parameter.shape) not in ((width,), (1, width), (batch, width)):
+        # The rank first: comparing tuples of other lengths would tie B to D in a compiled graph.
+        fits = parameter.dim() in (1, 2) and parameter.shape[-1] == width
+        if not fits or (parameter.dim() == 2 and parameter.shape[0] not in (1, batch)):
             raise ValueError(
                 f"{op}: {name} must have shape ({width},), (1, {width}) or ({batch}, {width}), "
                 f"got {tuple(parameter.shape)}"
             )
-    if offset is not None and offset.numel() != scale.numel():
-        raise ValueError(f"{op}: {offset_name} must have as many rows as {scale_name}, got {tuple(offset.shape)}")
     if residual is not None:
         if len(x) > 1:
             raise ValueError(f"{op}: residual goes with a single tensor x, got a list of {len(x)}")
@@ -56,6 +56,16 @@ _GELU_MUL = Op("gelu_mul", eager.gelu_mul, _check_gelu_mul)
 _GELU_MUL_BACKWARD = Op("gelu_mul_backward", eager.gelu_mul_backward)
 
 
+def _same_rows(scale, offset):
+    """A shared scale beside offsets of each sample, or the reverse, repeated: the op takes equally many rows."""
+    if not isinstance(scale, Tensor) or not isinstance(offset, Tensor) or scale.shape == offset.shape:
+        return scale, offset
+    rows = max(x.shape[0] if x.dim() == 2 else 1 for x in (scale, offset))
+    return tuple(
+        x.expand(rows, x.shape[-1]) if x.dim() in (1, 2) and x.numel() == x.shape[-1] else x for x in (scale, offset)
+    )
+
+
 def td_rms_norm(
     x: Tensor, scale: Tensor, offset: Tensor | None = None, *, residual: Tensor | None = None, eps: float = 1e-8
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -65,7 +75,9 @@ def td_rms_norm(
     With ``residual`` (x's shape): returns ``(norm(x + residual), x + residual)``, both from one pass.
     Results have x's dtype (promoted with residual's). Gradients go to x, residual, scale and offset.
     """
-    y, summed, _ = _NORM([x], scale, offset, residual, eps, False)
+    if type(eps) is not float:
+        _check.number("td_rms_norm", "eps", eps)
+    y, summed, _ = _NORM([x], *_same_rows(scale, offset), residual, eps, False)
     return y if residual is None else (y, summed)
 
 
@@ -79,7 +91,9 @@ def td_layer_norm(
     ``(norm(x + residual), x + residual)``. Gradients go to x, residual, weight and bias.
     """
     parts = list(x) if isinstance(x, (list, tuple)) else [x]
-    y, summed, _ = _NORM(parts, weight, bias, residual, eps, True)
+    if type(eps) is not float:
+        _check.number("td_layer_norm", "eps", eps)
+    y, summed, _ = _NORM(parts, *_same_rows(weight, bias), residual, eps, True)
     return y if residual is None else (y, summed)
 
 
@@ -95,22 +109,31 @@ def gelu_mul(a: Tensor, b: Tensor | None = None) -> Tensor:
 def _save_norm(ctx, inputs, output):
     x, scale, offset, residual, ctx.eps, ctx.center = inputs
     _, summed, stat = output
-    ctx.has_offset, ctx.residual_dtype = offset is not None, None if residual is None else residual.dtype
+    ctx.has_residual, ctx.dtypes = residual is not None, [None if p is None else p.dtype for p in (offset, residual)]
     ctx.x_dtype = x[0].dtype
     ctx.mark_non_differentiable(stat)
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(scale, stat, *([summed] if residual is not None else x))
 
 
 def _backward_norm(ctx, grad_y, grad_sum, _):
     scale, stat, *s = ctx.saved_tensors
-    has_residual = ctx.residual_dtype is not None
-    grad, to_scale, to_offset = _NORM_BACKWARD(
-        grad_y, grad_sum if has_residual else None, list(s), scale, stat, ctx.eps, ctx.center
-    )
+    offset_dtype, residual_dtype = ctx.dtypes
+    grad_sum = grad_sum if ctx.has_residual else None
+    if grad_y is None:  # only x + residual was used
+        grad, to_scale, to_offset = grad_sum, None, None
+    else:
+        grad, to_scale, to_offset = _NORM_BACKWARD(grad_y, grad_sum, list(s), scale, stat, ctx.eps, ctx.center)
+        to_scale, to_offset = (
+            to_scale.to(scale.dtype),
+            to_offset if offset_dtype is None else to_offset.to(offset_dtype),
+        )
+    if grad is None:
+        return [None] * len(s), None, None, None, None, None
     to_x = grad.to(ctx.x_dtype)
     to_x = list(to_x.split([part.shape[-1] for part in s], dim=-1)) if len(s) > 1 else [to_x]
-    to_residual = grad.to(ctx.residual_dtype) if has_residual else None
-    return to_x, to_scale, to_offset if ctx.has_offset else None, to_residual, None, None
+    to_residual = grad.to(residual_dtype) if ctx.has_residual else None
+    return to_x, to_scale, None if offset_dtype is None else to_offset, to_residual, None, None
 
 
 def _save_gelu_mul(ctx, inputs, output):

@@ -83,11 +83,15 @@ def psi(t: Tensor, x0: Tensor, x1: Tensor, sigma_min: float = 1e-5, sigma_max: f
     t: (B,), or (B, 1, ...). x0, x1: (B, ...). Computed in fp32, rounded once to the promoted dtype of
     x0 and x1. Gradients go to x0 and x1.
     """
+    _check.sigmas("psi", sigma_min, sigma_max)
     return _PSI(t, x0, x1, sigma_min, sigma_max)
 
 
 def Dt_psi(t: Tensor, x0: Tensor, x1: Tensor, sigma_min: float = 1e-5, sigma_max: float = 1.0) -> Tensor:  # noqa: N802
     """``(sigma_min/sigma_max - 1) x0 + x1``, the time derivative of :func:`psi`: t does not enter."""
+    if t is not None and isinstance(x0, Tensor) and x0.dim():
+        _check_t("Dt_psi", t, "x0", x0)
+    _check.sigmas("Dt_psi", sigma_min, sigma_max)
     return _DT_PSI(x0, x1, sigma_min, sigma_max)
 
 
@@ -105,6 +109,7 @@ def flow_pair(
     Both in ``dtype`` (default: promoted from x0 and x1), computed in fp32 and rounded once. x_t carries
     gradients to x0 and x1; the target carries none, by construction.
     """
+    _check.sigmas("flow_pair", sigma_min, sigma_max)
     return _FLOW_PAIR(t, x0, x1, sigma_min, sigma_max, dtype)
 
 
@@ -123,8 +128,10 @@ def velocity_stats(
     The target is ``v_target``, or ``Dt_psi(t, x0, x1)``, which is then never written to memory.
     t: (B,), only for :meth:`VelocityStats.by_t`.
     """
-    sums = _VELOCITY_STATS(v_pred, x0, x1, v_target, sigma_min, sigma_max)
-    return _stats(sums, v_pred, t, "velocity_stats")
+    _check.sigmas("velocity_stats", sigma_min, sigma_max)
+    with torch.no_grad():
+        sums = _VELOCITY_STATS(v_pred, x0, x1, v_target, sigma_min, sigma_max)
+    return VelocityStats(sums, v_pred[:1].numel(), _times("velocity_stats", t, v_pred))
 
 
 def flow_loss(
@@ -147,17 +154,19 @@ def flow_loss(
     """
     if reduction not in ("mean", "none"):
         raise ValueError(f"flow_loss: reduction must be 'mean' or 'none', got {reduction!r}")
+    _check.sigmas("flow_loss", sigma_min, sigma_max)
     loss, sums = _FLOW_LOSS(v_pred, x0, x1, v_target, weight, sigma_min, sigma_max)
+    t = _times("flow_loss", t, v_pred)
     if reduction == "mean":
         loss = loss.mean()
-    return (loss, _stats(sums, v_pred, t, "flow_loss")) if return_stats else loss
+    return (loss, VelocityStats(sums, v_pred[:1].numel(), t)) if return_stats else loss
 
 
-def _stats(sums, v_pred, t, op):
-    if t is not None:
-        _check_t(op, t, "v_pred", v_pred)
-        t = t.detach().reshape(-1)
-    return VelocityStats(sums, v_pred[:1].numel(), t)
+def _times(op, t, v_pred):
+    if t is None:
+        return None
+    _check_t(op, t, "v_pred", v_pred)
+    return t.detach().reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -206,8 +215,8 @@ class VelocityStats:
         """
         if self.t is None:
             raise ValueError("VelocityStats.by_t: t is missing: pass t to velocity_stats or flow_loss")
-        if bins < 1:
-            raise ValueError(f"VelocityStats.by_t: bins must be at least 1, got {bins}")
+        if not isinstance(bins, int) or bins < 1:
+            raise ValueError(f"VelocityStats.by_t: bins must be a whole number of at least 1, got {bins!r}")
         columns = self._summary(self.t, bins)[1:].unbind(1)
         return dict(zip(("nmse", "cos", "speed_ratio", "count"), columns, strict=True))
 

@@ -99,8 +99,10 @@ def _step(x, v, v_prev, dt, a, b, v_uncond, guidance, gain, low, stats, op):
         dt, dt_tensor = 0.0, dt
     else:
         _check.number(op, "dt", dt)
-    if torch.is_grad_enabled():
-        tensors = [y for y in (x, v, v_prev, v_uncond) if isinstance(y, Tensor)]
-        _check.no_gradient(op, "x", *tensors)
+    for name, value in (("a", a), ("b", b), ("guidance", guidance), ("gain", gain)):
+        if type(value) is not float:
+            _check.number(op, name, value)
+    _check.no_gradient(op, "x", x, v, v_prev, v_uncond, dt_tensor, low, stats)
     _STEP(x, v, v_prev, v_uncond, dt, dt_tensor, a, b, guidance, gain, low, stats)
+    _check.written(x, low, stats)
     return x

@@ -81,11 +81,13 @@ def tdp(
     param0 and param1, computed in fp32 (fp64 for fp64) and rounded once. Gradients go to all five
     tensors, summed over k. ``out`` receives the result instead of a fresh tensor (no gradients then).
     """
+    if type(weight_offset) is not float:
+        _check.number("tdp", "weight_offset", weight_offset)
     if out is None:
         return _TDP(param0, param1, weight, bias, times, weight_offset)
-    _check.floating("tdp", "out", out)
-    _check.no_gradient("tdp", "out", out, *(x for x in (param0, param1, weight, bias, times) if torch.is_tensor(x)))
+    _check.no_gradient("tdp", "out", out, param0, param1, weight, bias, times)
     _TDP_OUT(param0, param1, weight, bias, times, weight_offset, out)
+    _check.written(out)
     return out
 
 
@@ -107,18 +109,25 @@ class GroupBuffer(list):
         if not group.all_vectors:
             columns = [c.view(flat.shape[0], *s) for c, s in zip(columns, group.shapes, strict=True)]
         super().__init__(columns)
-        self.flat = flat
+        self.flat, self.group = flat, group
+
+    def __reduce__(self):
+        return GroupBuffer, (self.flat, self.group)
 
 
 class TdpGroup:
     """All time-dependent parameters of a model, for :func:`tdp_group`.
 
     params: a list of (param0, param1, weight, bias), each four of one shape, all on one device. The
-    tensors are held by reference: a parameter that is trained, loaded or moved is read where it is now.
+    tensors are held by reference: a parameter that is trained, loaded or moved in place is read where it is
+    now. A parameter *object* that was replaced (``load_state_dict(assign=True)``) needs a new group.
     ``group.buffer(T)`` is a reusable output, the same object on every call with the same T.
     """
 
     def __init__(self, params: Params, *, weight_offset: float = 1.0):
+        if not isinstance(params, (list, tuple)) or not all(isinstance(four, (list, tuple)) for four in params):
+            raise TypeError("tdp_group: params must be a list of (param0, param1, weight, bias), or a TdpGroup")
+        _check.number("tdp_group", "weight_offset", weight_offset)
         self.params = [tuple(four) for four in params]
         for i, four in enumerate(self.params):
             if len(four) != 4:
@@ -170,6 +179,8 @@ class TdpGroup:
 
     def buffer(self, steps: int) -> GroupBuffer:
         """A reusable output for ``steps`` times: made on the first call, the same one after that."""
+        if not isinstance(steps, int) or steps < 0:
+            raise ValueError(f"TdpGroup.buffer: steps must be a number of times, got {steps!r}")
         self._look()
         found = self._buffers.get(steps)
         if found is None:
@@ -212,6 +223,8 @@ def tdp_group(group: TdpGroup | Params, times: Tensor, *, out: GroupBuffer | Non
             torch.ops.fmkernels.tdp_pinned.default(group.pin(), times, group.weight_offset, result.flat)
     except Exception:
         _check_group(*args)
+        for i, (p, shape) in enumerate(zip(group.lists[0], group.shapes, strict=True)):
+            _check.shape("tdp_group", f"params[{i}]", p, shape, "as when the group was made; make a new one")
         if not group.refresh():
             raise
         if out is not None:
@@ -219,6 +232,8 @@ def tdp_group(group: TdpGroup | Params, times: Tensor, *, out: GroupBuffer | Non
                 f"tdp_group: out must be {group.dtype} now, got {out.flat.dtype}: make a new buffer"
             ) from None
         return tdp_group(group, times)
+    if out is not None:
+        _check.written(out.flat)
     return result
 
 
