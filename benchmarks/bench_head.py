@@ -36,8 +36,9 @@ def cases():
     big = torch.randn(3, 36, 4, 512, 512)
     yield Bench(
         "reparameterize 604 MB, fresh",
-        {"eager": lambda: eager_head(*big), "fmkernels": lambda: ours_head(*big)},
+        {"eager": lambda: eager_head(*big), "compile": lambda: fast(*big), "fmkernels": lambda: ours_head(*big)},
         moved=big[0].numel() * 16,
+        share=0.8,
         fresh=True,
     )
 

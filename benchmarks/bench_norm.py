@@ -20,10 +20,10 @@ def eager_gelu_mul(a, b):
     return F.gelu(a) * b
 
 
-def trio(name, eager, ours, args, moved, floors, tolerance=1e-4, bound=None):
+def trio(name, eager, ours, args, moved, floors, **more):
     fast = compiled(eager)
     calls = {"eager": lambda: eager(*args), "compile": lambda: fast(*args), "fmkernels": lambda: ours(*args)}
-    return Bench(name, calls, moved, floors, tolerance, bound=bound)
+    return Bench(name, calls, moved, floors, **more)
 
 
 def training(name, eager, ours, args, moved, floors):
@@ -71,7 +71,6 @@ def cases():
         half,
         size,
         {},
-        2e-2,
     )
     yield training(
         "td_rms_norm fwd+bwd (2,257,1024)",
@@ -101,26 +100,21 @@ def big():
 
     yield Bench(
         "td_layer_norm list 66 × (2,256,1024)",
-        {"eager": eager_list, "fmkernels": lambda: fk.td_layer_norm(parts, weight, bias)},
+        {
+            "eager": eager_list,
+            "compile": compiled(eager_list),
+            "fmkernels": lambda: fk.td_layer_norm(parts, weight, bias),
+        },
         moved=2 * 66 * parts[0].numel() * 4,
         fresh=True,
         floors={"eager": 2},
         tolerance=1e-3,
     )
+    large = {"fresh": True, "share": 0.8}
     x, scale = torch.randn(64, 1024, 1024), torch.randn(1024)
-    yield Bench(
-        "td_rms_norm 537 MB, fresh",
-        {"eager": lambda: eager_rms(x, scale), "fmkernels": lambda: fk.td_rms_norm(x, scale)},
-        moved=2 * x.numel() * 4,
-        fresh=True,
-    )
+    yield trio("td_rms_norm 537 MB, fresh", eager_rms, fk.td_rms_norm, (x, scale), 2 * x.numel() * 4, {}, **large)
     a, b = torch.randn(48, 1 << 20), torch.randn(48, 1 << 20)
-    yield Bench(
-        "gelu_mul 604 MB, fresh",
-        {"eager": lambda: eager_gelu_mul(a, b), "fmkernels": lambda: fk.gelu_mul(a, b)},
-        moved=3 * a.numel() * 4,
-        fresh=True,
-    )
+    yield trio("gelu_mul 604 MB, fresh", eager_gelu_mul, fk.gelu_mul, (a, b), 3 * a.numel() * 4, {}, **large)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ def eager_tdp(p0, p1, w, b, times):
 
 def group_cases():
     params = [tuple(torch.randn(4, n)) for n in MODEL_256]
-    group, one, fifty = fk.TdpGroup(params), torch.randn(1), torch.randn(50)
+    group, one, schedule = fk.TdpGroup(params), torch.randn(1), torch.randn(50)
     total = group.total * 4
 
     def loop(times):
@@ -33,24 +33,36 @@ def group_cases():
     )
     yield Bench(
         "tdp_group 171 params, T=1, fresh",
-        {"eager": lambda: loop(one), "fmkernels": lambda: fk.tdp_group(group, one)},
+        {
+            "eager": lambda: loop(one),
+            "compile": lambda: compiled_loop(one),
+            "fmkernels": lambda: fk.tdp_group(group, one),
+        },
         moved=5 * total,
     )
     evict = torch.randn(32 << 20)
     yield Bench(
         "tdp_group 171 params, T=1, reused, cold caches",
-        {"eager": lambda: loop(one), "fmkernels": lambda: fk.tdp_group(group, one, out=group.buffer(1))},
+        {
+            "eager": lambda: loop(one),
+            "compile": lambda: compiled_loop(one),
+            "fmkernels": lambda: fk.tdp_group(group, one, out=group.buffer(1)),
+        },
         moved=5 * total,
         before=lambda: evict.add_(1.0),
     )
-    columns = fifty.split(1)
+    columns = schedule.split(1)
 
-    def fifty_loops():
-        return [torch.cat(rows) for rows in zip(*[loop(t) for t in columns], strict=True)]
+    def fifty(run):
+        return [torch.cat(rows) for rows in zip(*[run(t) for t in columns], strict=True)]
 
     yield Bench(
         "tdp_group 171 params, T=50, reused",
-        {"eager": fifty_loops, "fmkernels": lambda: fk.tdp_group(group, fifty, out=group.buffer(50))},
+        {
+            "eager": lambda: fifty(loop),
+            "compile": lambda: fifty(compiled_loop),
+            "fmkernels": lambda: fk.tdp_group(group, schedule, out=group.buffer(50)),
+        },
         moved=54 * total,
         floors={"eager": 40},
     )
@@ -98,14 +110,17 @@ def cases():
     yield single("tdp D=1024 T=1, no_grad", 1024, 1, torch.no_grad, {"eager": 2, "compile": 1})
     yield single("tdp D=67584 T=16", 67584, 16, torch.inference_mode, {"eager": 8, "compile": 1})
     four, times = list(torch.randn(4, 1 << 21)), torch.randn(64)
+    fast = compiled(eager_tdp)
     out = torch.empty(64, 1 << 21)
     yield Bench(
         "tdp 570 MB, reused",
         {
             "eager": lambda: eager_tdp(*four, times),
+            "compile": lambda: fast(*four, times),
             "fmkernels": lambda: fk.tdp(*four, times, weight_offset=1.0, out=out),
         },
         moved=68 * (1 << 21) * 4,
+        share=0.8,
     )
 
 

@@ -113,6 +113,12 @@ struct Rows {
       width += widths.back();
     }
   }
+  // Asks for a row while the one before is being written, for rows that come from memory.
+  void prefetch(int64_t row) const {
+    const int64_t bytes = size_of(parts[0].dtype);
+    const char* at = static_cast<const char*>(parts[0].data) + row * widths[0] * bytes;
+    for (int64_t i = 0; i < std::min(kTile, widths[0]) * bytes; i += 64) __builtin_prefetch(at + i);
+  }
   bool one_tile() const { return parts.size() == 1 && width <= kTile; }
   // body(tile, column, n) over the row's tiles in order.
   template <class F>
@@ -250,6 +256,7 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
           first = summed(part, column, n, false);
           moments.add(first, n);
         });
+        if (row + 1 < last) rows.prefetch(row + 1);
         const C mean = C(moments.mean), rstd = C(moments.rstd(shape.width, eps));
         stats[2 * row] = mean;
         stats[2 * row + 1] = rstd;

@@ -9,11 +9,23 @@
 namespace fmk {
 namespace {
 
-template <class C>
+// kReady: p0 and weight are given as p0 - p1 and weight + offset, made once for many times.
+template <bool kReady, class C>
 FMK_CLONES void tdp_tile(const C* __restrict p0, const C* __restrict p1, const C* __restrict weight,
                          const C* __restrict bias, C time, C offset, C* __restrict out, int64_t n) {
-  for (int64_t i = 0; i < n; i++)
-    out[i] = p1[i] + sigmoid(time * (weight[i] + offset) + bias[i]) * (p0[i] - p1[i]);
+  for (int64_t i = 0; i < n; i++) {
+    const C w = kReady ? weight[i] : weight[i] + offset, spread = kReady ? p0[i] : p0[i] - p1[i];
+    out[i] = p1[i] + sigmoid(time * w + bias[i]) * spread;
+  }
+}
+
+template <class C>
+FMK_CLONES void prepare_tile(const C* __restrict p0, const C* __restrict p1, const C* __restrict weight, C offset,
+                             C* __restrict spread, C* __restrict shifted, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    spread[i] = p0[i] - p1[i];
+    shifted[i] = weight[i] + offset;
+  }
 }
 
 // Adds one time's share to the four gradients; returns its share of the gradient to that time.
@@ -124,13 +136,18 @@ template <class C>
 void forward(const Group& group, const Values<C>& times, double weight_offset, const Sink<C>& out) {
   const int64_t steps = times.size();
   for_segments(group.params, steps, [&](const Param& param, int64_t begin, int64_t n, int64_t) {
-    Tile<C> a, b, c, d, result;
+    Tile<C> a, b, c, d, spread, shifted, result;
     const C *p0 = param.at<C>(0, begin, n, a), *p1 = param.at<C>(1, begin, n, b);
     const C *weight = param.at<C>(2, begin, n, c), *bias = param.at<C>(3, begin, n, d);
+    const C offset = C(weight_offset);
+    if (steps > 1) prepare_tile(p0, p1, weight, offset, spread.data, shifted.data, n);
     for (int64_t k = 0; k < steps; k++) {
       const int64_t at = k * group.width + param.column + begin;
       C* tile = out.at(at, result);
-      tdp_tile(p0, p1, weight, bias, times[k], C(weight_offset), tile, n);
+      if (steps > 1)
+        tdp_tile<true>(spread.data, p1, shifted.data, bias, times[k], offset, tile, n);
+      else
+        tdp_tile<false>(p0, p1, weight, bias, times[k], offset, tile, n);
       out.put(at, tile, n);
     }
   });
