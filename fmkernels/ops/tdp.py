@@ -125,10 +125,11 @@ class TdpGroup:
     """
 
     def __init__(self, params: Params, *, weight_offset: float = 1.0):
-        if not isinstance(params, (list, tuple)) or not all(isinstance(four, (list, tuple)) for four in params):
-            raise TypeError("tdp_group: params must be a list of (param0, param1, weight, bias), or a TdpGroup")
         _check.number("tdp_group", "weight_offset", weight_offset)
-        self.params = [tuple(four) for four in params]
+        try:
+            self.params = [tuple(four) for four in params]
+        except TypeError:
+            raise TypeError("tdp_group: params must be a list of (param0, param1, weight, bias)") from None
         for i, four in enumerate(self.params):
             if len(four) != 4:
                 raise ValueError(
