@@ -19,6 +19,11 @@ TOLERANCE = {
 SIZES = (0, 1, 2, 7, 31, 127, 1024, 1025, 2053)  # zero, odd, prime, a tile, a tile and one, two tiles and some
 
 
+def assert_close(got, expected, atol=1e-6, rtol=1e-5):
+    """Equal to the tolerance of an op in fp32."""
+    torch.testing.assert_close(got, expected, atol=atol, rtol=rtol)
+
+
 @dataclass(frozen=True)
 class Case:
     """fn takes tensors of ``shapes(n)`` and returns tensors; ``grads`` are the indices that get gradients."""

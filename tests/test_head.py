@@ -2,13 +2,10 @@
 
 import pytest
 import torch
+from cases import assert_close
 from torch.distributions import Normal, kl_divergence
 
 import fmkernels as fk
-
-
-def close(got, expected, atol=1e-6, rtol=1e-5):
-    torch.testing.assert_close(got, expected, atol=atol, rtol=rtol)
 
 
 @pytest.mark.parametrize("backend", ["cpp", "eager"])
@@ -18,8 +15,8 @@ def test_z_kl_and_statistics(backend):
     with fk.use_backend(backend):
         z, kl, stats = fk.reparameterize(mu, logvar, eps=eps)
     std = (0.5 * logvar).exp()
-    close(z, mu + std * eps)
-    close(kl, kl_divergence(Normal(mu, std), Normal(0.0, 1.0)).flatten(1).sum(1), atol=1e-4)
+    assert_close(z, mu + std * eps)
+    assert_close(kl, kl_divergence(Normal(mu, std), Normal(0.0, 1.0)).flatten(1).sum(1), atol=1e-4)
     expected = {
         "mu/abs_mean": mu.abs().mean(),
         "mu/rms": mu.square().mean().sqrt(),
@@ -32,7 +29,7 @@ def test_z_kl_and_statistics(backend):
         "z_init/std_per_dim_mean": z.flatten(1).std(dim=0, unbiased=False).mean(),
     }
     assert stats.as_dict() == pytest.approx({k: v.item() for k, v in expected.items()}, rel=1e-4, abs=1e-6)
-    close(stats["mu/rms"], expected["mu/rms"])
+    assert_close(stats["mu/rms"], expected["mu/rms"])
     assert stats.nonfinite == 0
     assert stats.clamped == 0
     with pytest.raises(KeyError, match="mu/rms"):
@@ -42,7 +39,7 @@ def test_z_kl_and_statistics(backend):
 def test_variance_far_from_zero():
     mu = torch.full((32, 5000), 1000.0)
     z, _, stats = fk.reparameterize(mu, torch.full_like(mu, -4.0), generator=torch.Generator().manual_seed(0))
-    close(stats["z_init/var"].double(), z.double().var(unbiased=False), rtol=2e-3, atol=0)
+    assert_close(stats["z_init/var"].double(), z.double().var(unbiased=False), rtol=2e-3, atol=0)
 
 
 @pytest.mark.parametrize("backend", ["cpp", "eager"])
@@ -55,11 +52,11 @@ def test_clamp_lets_the_gradient_back_in(backend):
         _, kl, _ = fk.reparameterize(mu, logvar, eps=eps)
         (grad_kl,) = torch.autograd.grad(kl.sum(), logvar)
     std = torch.tensor([-6.0, -6.0, 0.0, 6.0, 6.0]).mul(0.5).exp()
-    close(z[0], std * eps[0])
+    assert_close(z[0], std * eps[0])
     assert stats.clamped == pytest.approx(0.8)
     # Descent moves against the gradient: below, a negative one leads back up; above, a positive one down.
     full = 0.5 * std * eps[0]
-    close(grad[0], torch.stack([torch.zeros(()), full[1], full[2], full[3], torch.zeros(())]))
+    assert_close(grad[0], torch.stack([torch.zeros(()), full[1], full[2], full[3], torch.zeros(())]))
     assert (grad_kl[0, :2] < 0).all()
     assert (grad_kl[0, 3:] > 0).all()
 

@@ -3,12 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import assert_close
 
 import fmkernels as fk
-
-
-def close(got, expected, atol=1e-6, rtol=1e-5):
-    torch.testing.assert_close(got, expected, atol=atol, rtol=rtol)
 
 
 def time_parameter(tensors, name, log_snr):
@@ -34,10 +31,10 @@ def test_golden(golden, name, rows, backend):
             offset = time_parameter(params, "offset", g["log_snr"]) if name == "tdrms_bias" else None
             y = fk.td_rms_norm(x, scale, offset)
         grads = torch.autograd.grad(y, [x, *params.values()], g["grad_y"])
-    close(y, g["y"])
-    close(grads[0], g["grad_x"], atol=1e-5, rtol=1e-4)
+    assert_close(y, g["y"])
+    assert_close(grads[0], g["grad_x"], atol=1e-5, rtol=1e-4)
     for key, grad in zip(params, grads[1:], strict=True):
-        close(grad, g[f"grad_param.{key}"], atol=1e-5, rtol=1e-4)
+        assert_close(grad, g[f"grad_param.{key}"], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "size"), [("tdrms", "1e-7"), ("tdrms", "1e-9"), ("tdln", "1e-3")])
@@ -49,12 +46,12 @@ def test_golden_edges(golden, name, size):
         y = fk.td_layer_norm(x, *(time_parameter(params, k, log_snr) for k in ("weight", "bias")))
     else:
         y = fk.td_rms_norm(x, time_parameter(params, "scale", log_snr))
-    close(y, expected, atol=1e-7, rtol=1e-4)
+    assert_close(y, expected, atol=1e-7, rtol=1e-4)
 
 
 def test_eps_stands_outside_the_root():
     x = torch.full((1, 4), 1e-8)
-    close(fk.td_rms_norm(x, torch.ones(4)), torch.full((1, 4), 0.5))
+    assert_close(fk.td_rms_norm(x, torch.ones(4)), torch.full((1, 4), 0.5))
     assert torch.equal(fk.td_rms_norm(torch.zeros(2, 4), torch.ones(4)), torch.zeros(2, 4))
 
 
@@ -64,7 +61,7 @@ def test_gradient_at_zero_is_finite_and_eagers():
     (grad,) = torch.autograd.grad(fk.td_rms_norm(x, scale).sum(), x)
     with fk.use_backend("eager"):
         (expected,) = torch.autograd.grad(fk.td_rms_norm(x, scale).sum(), x)
-    close(grad, expected)
+    assert_close(grad, expected)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e3, 1e5])
@@ -81,15 +78,15 @@ def test_list_of_66_skips():
     parts = [torch.randn(2, 5, 1024) for _ in range(66)]
     weight, bias = torch.randn(2, 67584), torch.randn(2, 67584)
     expected = F.layer_norm(torch.cat(parts, -1), (67584,)) * weight[:, None] + bias[:, None]
-    close(fk.td_layer_norm(parts, weight, bias), expected, atol=1e-5)
+    assert_close(fk.td_layer_norm(parts, weight, bias), expected, atol=1e-5)
 
 
 def test_residual_of_another_dtype():
     x, residual, scale = torch.randn(2, 3, 40).bfloat16(), torch.randn(2, 3, 40), torch.randn(40)
     y, summed = fk.td_rms_norm(x, scale, residual=residual)
     assert y.dtype == summed.dtype == torch.float32
-    close(summed, x.float() + residual)
-    close(y, fk.td_rms_norm(x.float() + residual, scale))
+    assert_close(summed, x.float() + residual)
+    assert_close(y, fk.td_rms_norm(x.float() + residual, scale))
     x.requires_grad_(), residual.requires_grad_()
     grads = torch.autograd.grad(fk.td_rms_norm(x, scale, residual=residual)[0].sum(), [x, residual])
     assert [g.dtype for g in grads] == [torch.bfloat16, torch.float32]
@@ -102,23 +99,23 @@ def test_scale_and_offset_may_have_other_rows(shapes):
     wide = [p.expand(2, 8).unsqueeze(1) for p in leaves]
     expected = x / (x.norm(dim=-1, keepdim=True) * 8**-0.5 + 1e-8) * wide[0] + wide[1]
     got = fk.td_rms_norm(x, *leaves)
-    close(got, expected)
+    assert_close(got, expected)
     for a, b in zip(*(torch.autograd.grad(y.square().sum(), leaves) for y in (got, expected)), strict=True):
-        close(a, b, atol=1e-4)
+        assert_close(a, b, atol=1e-4)
 
 
 def test_offset_gradient_keeps_its_own_precision():
     x, scale, offset = torch.randn(2, 500, 8), torch.randn(8).bfloat16(), torch.randn(8, requires_grad=True)
     seed = torch.randn(2, 500, 8)
     (grad,) = torch.autograd.grad(fk.td_rms_norm(x, scale, offset), offset, seed)
-    close(grad, seed.sum((0, 1)), atol=1e-4)
+    assert_close(grad, seed.sum((0, 1)), atol=1e-4)
 
 
 def test_gelu_mul_keeps_its_tail():
     a = torch.linspace(-12, 12, 40001)
     got = fk.gelu_mul(a, torch.ones_like(a)).double()
     exact = a.double() * 0.5 * torch.erfc(-a.double() / 2**0.5)
-    close(got, exact, atol=1e-35, rtol=2e-5)  # relative accuracy, where 1 + erf would have lost it
+    assert_close(got, exact, atol=1e-35, rtol=2e-5)  # relative accuracy, where 1 + erf would have lost it
     inside = a.abs() < 4
     assert ((got - exact).abs()[inside] / exact.abs()[inside].clamp_min(1e-30)).max() < 2e-6
 

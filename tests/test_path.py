@@ -3,12 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import assert_close
 
 import fmkernels as fk
-
-
-def close(got, expected, atol=1e-6, rtol=1e-5):
-    torch.testing.assert_close(got, expected, atol=atol, rtol=rtol)
 
 
 @pytest.fixture
@@ -22,8 +19,8 @@ def sample():
 def test_path(sample, t_shape):
     t, x0, x1, _ = sample
     wide = t.reshape(-1, 1, 1, 1)
-    close(fk.psi(t.reshape(t_shape), x0, x1), (wide * (1e-5 / 1.0 - 1) + 1) * x0 + wide * x1)
-    close(fk.Dt_psi(t, x0, x1, 0.2, 2.0), (0.2 / 2.0 - 1) * x0 + x1)
+    assert_close(fk.psi(t.reshape(t_shape), x0, x1), (wide * (1e-5 / 1.0 - 1) + 1) * x0 + wide * x1)
+    assert_close(fk.Dt_psi(t, x0, x1, 0.2, 2.0), (0.2 / 2.0 - 1) * x0 + x1)
     x_t, v = fk.flow_pair(t, x0, x1)
     assert torch.equal(x_t, fk.psi(t, x0, x1))
     assert torch.equal(v, fk.Dt_psi(t, x0, x1))
@@ -46,7 +43,7 @@ def test_gradients_stop_where_they_must(sample):
     assert x0.grad is None
     assert x1.grad is None
     assert t.grad is None
-    close(v.grad, 2 * t.detach().reshape(-1, 1, 1, 1) * (v - fk.Dt_psi(t, x0, x1)).detach() / v.numel())
+    assert_close(v.grad, 2 * t.detach().reshape(-1, 1, 1, 1) * (v - fk.Dt_psi(t, x0, x1)).detach() / v.numel())
 
 
 def seed_003(v_pred, v_tgt, t):
@@ -84,11 +81,11 @@ def test_gain_nonfinite_and_properties(sample):
     t, x0, x1, v = sample
     target = fk.Dt_psi(t, x0, x1)
     stats = fk.velocity_stats(v, v_target=target)
-    close(stats.gain, (target.flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1)).median())
+    assert_close(stats.gain, (target.flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1)).median())
     assert stats.as_dict() == pytest.approx(
         {"flow/cos": stats.cos.item(), "flow/nmse": stats.nmse.item(), "flow/speed_ratio": stats.speed_ratio.item()}
     )
-    close(stats.sums, fk.velocity_stats(v, x0, x1).sums, atol=1e-3)
+    assert_close(stats.sums, fk.velocity_stats(v, x0, x1).sums, atol=1e-3)
     v[3, 0, 0, 0], v[5, 1, 1, 1] = torch.nan, -torch.inf
     assert fk.velocity_stats(v, x0, x1).nonfinite == 2
     target[7, 0, 0, 1] = torch.nan
@@ -102,15 +99,15 @@ def test_perfect_and_flipped_predictions(sample):
     target = fk.Dt_psi(t, x0, x1)
     perfect, flipped = fk.velocity_stats(target, x0, x1), fk.velocity_stats(-target, x0, x1)
     assert perfect.nmse < 1e-12
-    close(perfect.cos, torch.tensor(1.0))
-    close(flipped.cos, torch.tensor(-1.0))
-    close(flipped.nmse, torch.tensor(4.0))
+    assert_close(perfect.cos, torch.tensor(1.0))
+    assert_close(flipped.cos, torch.tensor(-1.0))
+    assert_close(flipped.nmse, torch.tensor(4.0))
 
 
 def test_loss_reductions(sample):
     _, x0, x1, v = sample
     weight = torch.rand(16)
     each = ((v - fk.Dt_psi(weight, x0, x1)) ** 2).flatten(1).mean(1)
-    close(fk.flow_loss(v, x0, x1, reduction="none"), each)
-    close(fk.flow_loss(v, x0, x1), each.mean())
-    close(fk.flow_loss(v, x0, x1, weight=weight), (weight * each).mean())
+    assert_close(fk.flow_loss(v, x0, x1, reduction="none"), each)
+    assert_close(fk.flow_loss(v, x0, x1), each.mean())
+    assert_close(fk.flow_loss(v, x0, x1, weight=weight), (weight * each).mean())

@@ -4,12 +4,9 @@ import math
 
 import pytest
 import torch
+from cases import assert_close
 
 import fmkernels as fk
-
-
-def close(got, expected, atol=1e-6, rtol=1e-5):
-    torch.testing.assert_close(got, expected, atol=atol, rtol=rtol)
 
 
 @pytest.mark.parametrize("dt", [0.05, -0.05, 0, torch.tensor(0.05), torch.tensor([0.05], dtype=torch.float64)])
@@ -19,11 +16,11 @@ def test_euler(dt, v_dtype):
     before, low, stats = x.clone(), torch.empty(3, 4, 5, dtype=torch.bfloat16), torch.empty(3, 5)
     assert fk.euler_step_(x, v, dt, gain=2.0, low=low, stats=stats) is x
     delta = 2.0 * float(dt) * v.float()
-    close(x, before + delta)
+    assert_close(x, before + delta)
     assert torch.equal(low, x.bfloat16())
     for b in range(3):
         expected = [before[b].abs().mean(), v[b].float().abs().mean(), delta[b].square().mean().sqrt(), 0, float(dt)]
-        close(stats[b], torch.tensor([float(e) for e in expected]))
+        assert_close(stats[b], torch.tensor([float(e) for e in expected]))
 
 
 def test_guidance_applies_before_gain_and_is_what_the_statistics_show():
@@ -32,14 +29,14 @@ def test_guidance_applies_before_gain_and_is_what_the_statistics_show():
     plain, stats, plain_stats = x.clone(), torch.empty(2, 5), torch.empty(2, 5)
     fk.euler_step_(plain, guided, 0.1, gain=1.5, stats=plain_stats)
     fk.euler_step_(x, vc, 0.1, v_uncond=vu, guidance=3.0, gain=1.5, stats=stats)
-    close(x, plain)
-    close(stats, plain_stats)
+    assert_close(x, plain)
+    assert_close(stats, plain_stats)
 
 
 def test_multistep_and_heun():
     x, v, prev = (torch.randn(2, 6) for _ in range(3))
     got = fk.multistep_step_(x.clone(), v, prev, 0.1, 1.5, -0.5, gain=2.0)
-    close(got, x + 2.0 * 0.1 * (1.5 * v - 0.5 * prev))
+    assert_close(got, x + 2.0 * 0.1 * (1.5 * v - 0.5 * prev))
 
 
 def test_non_finite_elements_are_counted_not_hidden():
@@ -57,7 +54,7 @@ def test_in_place_on_views():
     trace = torch.full((3, 7, 5), -1.0)
     low = torch.empty(4, 4, 3, dtype=torch.bfloat16).permute(2, 0, 1)
     fk.euler_step_(base[:, ::2], v, 0.5, low=low, stats=trace[:, 2])
-    close(base[:, ::2], before[:, ::2] + 0.5 * v)
+    assert_close(base[:, ::2], before[:, ::2] + 0.5 * v)
     assert torch.equal(base[:, 1::2], before[:, 1::2])
     assert torch.equal(low, base[:, ::2].bfloat16())
     assert (trace[:, 2] != -1).all()

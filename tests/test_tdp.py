@@ -5,14 +5,11 @@ import pickle
 
 import pytest
 import torch
+from cases import assert_close
 
 import fmkernels as fk
 
 MODEL_256 = [1024] * 132 + [512] * 37 + [67584] * 2  # the 171 time-dependent parameters of the 256 px model
-
-
-def close(got, expected, atol=1e-6, rtol=1e-5):
-    torch.testing.assert_close(got, expected, atol=atol, rtol=rtol)
 
 
 def make_params(sizes, seed=0, dtype=torch.float32):
@@ -29,21 +26,21 @@ def test_golden(golden, tag, backend):
     with fk.use_backend(backend):
         out = fk.exported_tdp(*leaves, g["times"])
         grads = torch.autograd.grad(out, leaves, g["grad_out"])
-    close(out, g["out"])
+    assert_close(out, g["out"])
     for name, grad in zip(names, grads, strict=True):
-        close(grad, g[f"grad_{name}"], atol=1e-5, rtol=1e-4)
+        assert_close(grad, g[f"grad_{name}"], atol=1e-5, rtol=1e-4)
 
 
 def test_exported_tdp_without_the_kernel():
     four, times = make_params([33])[0], torch.randn(4)
-    close(fk.exported_tdp(*four, times, custom=False), fk.exported_tdp(*four, times))
-    close(fk.exported_tdp(*four, times), fk.tdp(*four, times))
+    assert_close(fk.exported_tdp(*four, times, custom=False), fk.exported_tdp(*four, times))
+    assert_close(fk.exported_tdp(*four, times), fk.tdp(*four, times))
 
 
 def test_weight_offset():
     p0, p1, w, b = make_params([65])[0]
     times = torch.randn(3)
-    close(fk.tdp(p0, p1, w, b, times, weight_offset=1.0), fk.tdp(p0, p1, w + 1, b, times))
+    assert_close(fk.tdp(p0, p1, w, b, times, weight_offset=1.0), fk.tdp(p0, p1, w + 1, b, times))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
@@ -73,7 +70,7 @@ def test_any_shape(shape):
     out = fk.tdp(*four, times)
     assert out.shape == (3, *shape)
     with fk.use_backend("eager"):
-        close(out, fk.tdp(*four, times))
+        assert_close(out, fk.tdp(*four, times))
     assert fk.tdp(*four, torch.empty(0)).shape == (0, *shape)
 
 
@@ -101,7 +98,7 @@ def test_group_of_many_shapes_and_dtypes():
     times = torch.randn(4)
     for out, four, shape in zip(fk.tdp_group(params, times), params, shapes, strict=True):
         assert out.shape == (4, *shape)
-        close(out, fk.tdp(*(x.float() for x in four), times, weight_offset=1.0))
+        assert_close(out, fk.tdp(*(x.float() for x in four), times, weight_offset=1.0))
 
 
 def test_group_is_one_native_call():
@@ -143,7 +140,7 @@ def test_group_follows_its_parameters():
     def check():
         with torch.no_grad():
             got = fk.tdp_group(group, times)[0]
-            close(got, fk.tdp(*module, times, weight_offset=1.0))
+            assert_close(got, fk.tdp(*module, times, weight_offset=1.0))
             assert got.dtype == module[0].dtype
 
     check()
@@ -198,7 +195,7 @@ def test_group_gradients_keep_each_parameters_precision():
     seed, times = torch.randn(3, 100).bfloat16(), torch.randn(3)
     (together,) = torch.autograd.grad(fk.tdp_group([(*half, w, b)], times)[0], w, seed)
     (apart,) = torch.autograd.grad(fk.tdp(*half, w, b, times, weight_offset=1.0), w, seed)
-    close(together, apart)
+    assert_close(together, apart)
 
 
 def test_group_handles_are_freed():
@@ -220,4 +217,4 @@ def test_group_gradients_equal_single_ones():
     together = torch.autograd.grad(sum(o.square().sum() for o in fk.tdp_group(params, times)), flat)
     apart = sum(fk.tdp(*four, times, weight_offset=1.0).square().sum() for four in params)
     for a, b in zip(together, torch.autograd.grad(apart, flat), strict=True):
-        close(a, b, atol=1e-5, rtol=1e-4)
+        assert_close(a, b, atol=1e-5, rtol=1e-4)
