@@ -110,13 +110,13 @@ inline bool same_shape(const Tensor& a, const Tensor& b) {
   return x.size() == y.size() && std::equal(x.begin(), x.end(), y.begin());
 }
 
-// Same device and a floating dtype: asked of every tensor argument of every op.
 inline bool on_cpu(const Tensor& x) {
   static const int32_t cpu = aoti_torch_device_type_cpu();
   int32_t type;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &type));
   return type == cpu;
 }
+// On the CPU and of a floating dtype: asked of every tensor argument of every op.
 inline void check_tensor(const Tensor& x, const char* name) {
   FMK_CHECK(on_cpu(x), name, " must be on the CPU");
   FMK_CHECK(dtype_of(x) != Dtype::other, name, " must be floating point");
