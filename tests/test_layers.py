@@ -14,6 +14,9 @@ ALLOWED = {
     "fmkernels.eager": (),
     "fmkernels.backend": ("fmkernels.schema", "fmkernels._host"),
     "fmkernels.ops": ("fmkernels.backend", "fmkernels.eager"),
+    "fmkernels.nn": ("fmkernels.ops",),
+    "fmkernels.patch": ("fmkernels.nn", "fmkernels.ops"),
+    "fmkernels.flow": ("fmkernels.ops",),
     "fmkernels.env_report": ("fmkernels",),
     "fmkernels": ("fmkernels",),
 }
@@ -58,6 +61,7 @@ def test_the_rule_can_fail():
     assert violations("fmkernels.eager.tdp", ["fmkernels.ops.tdp.tdp"])
     assert violations("fmkernels.ops.tdp", ["fmpipe.models"])
     assert violations("fmkernels.backend", ["fmkernels.eager.tdp"])
+    assert violations("fmkernels.ops.tdp", ["fmkernels.nn.TimeTable"])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
