@@ -431,5 +431,5 @@ def test_table_on_an_accelerated_model():
 
 @pytest.mark.parametrize("function", [fk.accelerate, fk.restore])
 def test_not_a_module(function):
-    with pytest.raises(TypeError, match="model must be a torch.nn.Module, got int"):
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got int"):
         function(3)
