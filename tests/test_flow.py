@@ -1,5 +1,6 @@
 """Paths and step schedules."""
 
+import itertools
 import re
 from pathlib import Path as File
 
@@ -8,8 +9,19 @@ import torch
 from cases import assert_close
 
 import fmkernels as fk
-from fmkernels.flow import PATHS, SCHEDULES, Path, PsiPath, Schedule, crossflow, logit_normal, make_schedule, midpoint
-from fmkernels.flow import shifted, uniform
+from fmkernels.flow import (
+    PATHS,
+    SCHEDULES,
+    Path,
+    PsiPath,
+    Schedule,
+    crossflow,
+    logit_normal,
+    make_schedule,
+    midpoint,
+    shifted,
+    uniform,
+)
 
 DIARY = (File(__file__).parent / "golden" / "diary_steps.txt").read_text().splitlines()
 
@@ -74,7 +86,7 @@ def test_path_dtypes(name):
 def test_all_the_diary_s_steps():
     printed = [re.fullmatch(r"step(\d+): .* dt=(\d\.\d{4})", line).groups() for line in DIARY]
     starts = [i for i, (k, _) in enumerate(printed) if k == "0"] + [len(printed)]
-    runs = [[dt for _, dt in printed[a:b]] for a, b in zip(starts, starts[1:], strict=False)]
+    runs = [[dt for _, dt in printed[a:b]] for a, b in itertools.pairwise(starts)]
     assert [len(run) for run in runs] == [20, 20, 20, 100, 100]
     for run in runs:
         assert [f"{dt:.4f}" for _, dt in logit_normal(len(run))] == run

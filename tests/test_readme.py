@@ -3,15 +3,20 @@
 import re
 from pathlib import Path
 
+import foreign
+import torch
+
 README = Path(__file__).parent.parent / "README.md"
 
 
 def test_examples_run():
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) >= 6
-    names: dict = {}
+    assert len(blocks) >= 9
+    model = foreign.randomized(foreign.tiny())  # what the reader has: a model, a field, a state
+    names = {"torch": torch, "model": model, "velocity": lambda x, t: -x, "x": torch.ones(2, 3)}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
+    assert names["trace"].shape == (16, 5)
     assert names["stats"].as_dict().keys() >= {"mu/rms", "z_init/var"}
     assert names["y"].shape == (2, 256, 67584)
     assert names["h"].shape == (2, 257, 2048)

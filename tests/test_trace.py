@@ -170,7 +170,7 @@ def test_every_stops_early():
 
 
 def test_divergence_is_found():
-    x, trace = fk.sample(lambda x, t: 30 * x * (t[0] >= 0.5), torch.ones(2, 3), uniform(10))
+    _, trace = fk.sample(lambda x, t: 30 * x * (t[0] >= 0.5), torch.ones(2, 3), uniform(10))
     anomaly = trace.first_anomaly()
     assert (anomaly.step, anomaly.quantity) == (7, "x")
     assert "runs away" in str(anomaly)

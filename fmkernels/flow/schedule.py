@@ -110,7 +110,7 @@ def midpoint(steps: int) -> Schedule:
 
 
 def crossflow(steps: int) -> Schedule:
-    """The original sampler's: t even from 0 to 1 - 1e-5 in N points, dt the differences of N + 1 points from 1e-5 to 1."""
+    """The original sampler's: t is N even points from 0 to 1 - 1e-5, dt the differences of N + 1 from 1e-5 to 1."""
     t = torch.linspace(0, 1 - 1e-5, _steps("crossflow", steps))
     return Schedule("crossflow", t, torch.linspace(1e-5, 1, steps + 1).diff())
 

@@ -41,8 +41,8 @@ def sample(
     velocity: called ``velocity(x, t)`` with x like z0, in z0's dtype, and t (B,) fp32 in [0, 1]. With ``guidance``
     it is called once a step with both halves in one batch, ``velocity(x, t, null=null)``, null (2B,) bool, and
     ``v = v_null + guidance * (v - v_null)``. The state is kept in fp32 whatever z0's dtype is.
-    solver: ``euler``; ``ab2``, second order at one evaluation a step; ``heun``, second order at two; ``dopri5``, adaptive
-    (needs torchdiffeq), which takes only the ends from the schedule. time_dir: ``"1->0"`` reverses t and dt.
+    solver: ``euler``; ``ab2``, second order at one evaluation a step; ``heun``, second order at two; ``dopri5``,
+    adaptive (needs torchdiffeq), takes only the ends from the schedule. time_dir: ``"1->0"`` reverses t and dt.
     trace: False for none, or a :class:`Trace` to fill, which also says what non-finite values do (default: raise).
     callback: called before every step with a dict of ``step t dt x v predicted_endpoint``. x, v and the endpoint
     (where the straight line along v leads) are copies. No gradients, no copy to the host inside the loop.

@@ -256,7 +256,7 @@ class Trace:
             run,
             lambda row, i: Anomaly(
                 self.steps[row], i, "x", x[row, i].item(),
-                f"stands still at |x| = {x[row, i]:.4f} for {STANDS} steps and more, though v is not 0: keep it in float32",
+                f"stands still at |x| = {x[row, i]:.4f} for {STANDS} steps, though v is not 0: keep it in float32",
             ),
         )  # fmt: skip
 

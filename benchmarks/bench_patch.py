@@ -1,0 +1,91 @@
+"""A foreign model before and after accelerate(): its time seeding at the sizes of the 256 px model, and training steps.
+
+The foreign model is the one of the tests (tests/foreign.py), which knows nothing of fmkernels.
+"""
+
+import copy
+import sys
+from pathlib import Path
+
+import torch
+from bench_tdp import MODEL_256
+from harness import Bench, main
+from torch import nn
+
+import fmkernels as fk
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+import foreign
+
+
+class Norms(nn.Module):
+    """Every norm of the 256 px model, and nothing to walk over besides: the least a seeding can cost."""
+
+    def __init__(self):
+        super().__init__()
+        vectors = [foreign.TDRMSNorm(n) for n in MODEL_256 if n != 67584]
+        self.norms = nn.ModuleList([*vectors, foreign.LayerNorm(67584)])
+
+    def forward(self, log_snr):
+        foreign.TimeDependentParameter.seed_time(self, log_snr)
+        return [m.curr_weight for n in self.norms for m in n.children()]
+
+
+def three(model):
+    """(as it is, compiled, accelerated): copies."""
+    fast = copy.deepcopy(model)
+    fk.accelerate(fast)
+    return model, torch.compile(copy.deepcopy(model), dynamic=False), fast
+
+
+def seeding_cases():
+    model, compiled, fast = three(foreign.randomized(Norms()))
+    moved = 5 * sum(MODEL_256) * 4
+    for name, log_snr, mode, floors in (
+        ("shared t", torch.full((16,), 1.25), torch.no_grad, {"eager": 20}),
+        ("shared t, training", torch.full((16,), 1.25), torch.enable_grad, {}),
+        ("16 different t", torch.linspace(-4, 4, 16), torch.no_grad, {}),
+    ):
+        calls = {"eager": lambda t=log_snr: model(t), "compile": lambda t=log_snr: compiled(t)}
+        calls["fmkernels"] = lambda t=log_snr: fast(t)
+        yield Bench(f"seed_time 171 params, {name}", calls, moved, floors, mode=mode)
+
+
+def training_case(name, stages, size, batch, floors):
+    torch.manual_seed(0)
+    models = dict(
+        zip(("eager", "compile", "fmkernels"), three(foreign.randomized(foreign.DiMR(4, stages))), strict=True)
+    )
+    x, log_snr = torch.randn(batch, 4, size, size), torch.linspace(-3, 3, batch)
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=1e-6) for name, model in models.items()}
+
+    def step(name):
+        optimizers[name].zero_grad()
+        outs = models[name](x, log_snr)
+        loss = sum(o.square().mean() for o in outs)
+        loss.backward()
+        optimizers[name].step()
+        return loss
+
+    calls = {name: lambda name=name: step(name) for name in models}
+    bytes_of_parameters = sum(p.numel() for p in models["eager"].parameters()) * 4
+    return Bench(name, calls, 3 * bytes_of_parameters, floors, tolerance=1e-3, mode=torch.enable_grad)
+
+
+def cases():
+    yield from seeding_cases()
+    small = [
+        {"kind": "transformer", "dim": 32, "hidden": 64, "blocks": 9, "grid": 4, "patch": 2},
+        {"kind": "convnext", "dim": 16, "hidden": 32, "blocks": 5, "grid": 8, "patch": 1, "kernel": 3},
+    ]
+    yield training_case("training step, overhead-bound", small, 8, 2, {"eager": 1.3})
+    yield training_case("training step, small, batch 16", small, 8, 16, {"eager": 1})
+    medium = [
+        {"kind": "transformer", "dim": 192, "hidden": 384, "blocks": 5, "grid": 16, "patch": 2},
+        {"kind": "convnext", "dim": 96, "hidden": 192, "blocks": 3, "grid": 32, "patch": 1},
+    ]
+    yield training_case("training step, compute-bound, batch 8", medium, 32, 8, {"eager": 1})
+
+
+if __name__ == "__main__":
+    main([cases])
