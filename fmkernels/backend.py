@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch.autograd import forward_ad
 
 from fmkernels.schema import NAMES, library
 
@@ -127,6 +128,11 @@ def native_cpu() -> bool:
     return _forced in (None, "cpp") and not _loaded["cpp"]
 
 
+def eager_forced() -> bool:
+    """True if eager was asked for: then autograd differentiates the plain formulas."""
+    return _forced == "eager"
+
+
 def _trusted(*_) -> None:
     """The check of a backward op: it gets what autograd saved."""
 
@@ -153,12 +159,13 @@ class Op:
         OPS[name] = self
 
     def __call__(self, *args):
-        if torch._C._are_functorch_transforms_active():  # torch.func knows plain PyTorch only
+        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            # torch.func and forward-mode differentiation know plain PyTorch only.
             self.check(*args)
             return self.eager(*args)
         if _forced is None and not torch.compiler.is_compiling():
             try:
-                if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+                if torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch._C._is_tracing():
                     return self.run(*args)
                 # Without gradients, pass by the autograd registration: it is Python, and costs 5 us.
                 with torch._C._AutoDispatchBelowAutograd():

@@ -4,23 +4,22 @@
 the forward that follows reads them. ``fmkernels.patch`` gives the same to somebody else's classes.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
+from operator import is_
+from sys import getrefcount
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
-from fmkernels.ops import TdpGroup, td_layer_norm, td_rms_norm, tdp, tdp_group
-from fmkernels.ops.tdp import GroupBuffer
+from fmkernels.ops import TdpGroup, _check, td_layer_norm, td_rms_norm, tdp_group
 
 FOUR = ("param0", "param1", "nodecay_weight", "nodecay_bias")
 _SEEDS = "_fmkernels_seeds"  # in the __dict__ of a model that was seeded
-_version = 0  # grows when a Parameter of a time-dependent module may have become another object
-
-
-def _replaced() -> None:
-    global _version
-    _version += 1
+_converted = 0  # counts conversions of time-dependent modules: .to(), .half() …
 
 
 class TimeDependent(nn.Module):
@@ -32,36 +31,24 @@ class TimeDependent(nn.Module):
     curr_weight: Tensor | None
 
     def forward(self) -> Tensor:
-        weight = self.curr_weight
-        if weight is None:
+        if self.curr_weight is None:
             raise RuntimeError(
                 f"this {type(self).__name__} has no value yet: call seed_time(model, log_snr) on the model that "
                 f"holds it, before its forward"
             )
-        if weight.requires_grad and not torch.compiler.is_compiling() and _in_reentrant_recomputation():
-            # This backward ends at the checkpoint's inputs, so it runs through the seeds' graph as well, once
-            # for every checkpoint: each must have its own.
-            flat, times, task = self.__dict__.get("_seeded", (None, None, None))
-            if weight._base is flat is not None and task != torch._C._current_graph_task_id():
-                return tdp(*(getattr(self, name) for name in FOUR), times, weight_offset=1.0)
-        return weight
+        if not torch.compiler.is_compiling() and torch.is_grad_enabled() and "_seeded_by" in self.__dict__:
+            self._seeded_by.captured = True  # a graph may keep it
+        return self.curr_weight
 
     def __getstate__(self):
         # A value belongs to the forward it was made for; a copy gets its own.
-        return {k: v for k, v in self.__dict__.items() if k != "_seeded"} | {"curr_weight": None}
-
-    def __setattr__(self, name, value):
-        if name in FOUR:
-            _replaced()
-        super().__setattr__(name, value)
+        state = super().__getstate__() if hasattr(super(), "__getstate__") else self.__dict__
+        return {k: v for k, v in state.items() if k != "_seeded_by"} | {"curr_weight": None}
 
     def _apply(self, *args, **kwargs):
-        _replaced()
+        global _converted
+        _converted += 1
         return super()._apply(*args, **kwargs)
-
-    def _load_from_state_dict(self, *args, **kwargs):
-        _replaced()
-        super()._load_from_state_dict(*args, **kwargs)
 
     @staticmethod
     def seed_time(model: nn.Module, log_snr: Tensor) -> None:
@@ -69,54 +56,105 @@ class TimeDependent(nn.Module):
         seed_time(model, log_snr)
 
 
-def _in_reentrant_recomputation() -> bool:
-    node = torch._C._current_autograd_node()
-    return node is not None and node.name().startswith("CheckpointFunction")
+class _Group:
+    """Modules whose values have one dtype and device: what one call evaluates."""
 
+    def __init__(self, modules: list[TimeDependent]):
+        self.slots = [vars(m) for m in modules]
+        self.group = TdpGroup([four(m) for m in modules])
+        self.device, self.buffer, self.captured = modules[0].param0.device, None, False
 
-class _Seeds:
-    """The time-dependent parameters below one model, found once; found anew after a change or a copy."""
-
-    def __init__(self):
-        self.version, self.frozen, self.buffer = -1, False, None
-
-    def __reduce__(self):
-        return _Seeds, ()
-
-    def find(self, model: nn.Module) -> "_Seeds":
-        if self.version != _version:
-            modules = time_dependent(model)
-            self.slots = [vars(m) for m in modules]
-            self.group = TdpGroup([four(m) for m in modules]) if modules else None
-            self.version, self.buffer = _version, None
-        return self
-
-    def evaluate(self, times: Tensor) -> GroupBuffer:
-        if torch.is_grad_enabled():
+    def evaluate(self, times: Tensor) -> list[Tensor]:
+        times = times.to(self.device)
+        if not self.group.all_vectors:
+            return [w.contiguous() for w in tdp_group(self.group, times)]
+        if torch.is_grad_enabled() or _check.traced():
             return tdp_group(self.group, times)
-        if self.buffer is None or self.buffer.flat.shape[0] != times.shape[0]:
+        if not self._reusable(len(times)):
             with torch.inference_mode(False):  # it will be written in and out of that mode
-                self.buffer = self.group.empty(times.shape[0])
+                self.buffer, self.captured = self.group.empty(len(times)), False
         return tdp_group(self.group, times, out=self.buffer)
 
-    def put(self, weights: Sequence[Tensor], origin: tuple | None = None) -> None:
+    def _reusable(self, rows: int) -> bool:
+        """The last values can be overwritten: nobody has them but this buffer, the modules, and getrefcount itself."""
+        return (
+            self.buffer is not None
+            and not self.captured
+            and self.buffer.flat.shape[0] == rows
+            and self.buffer.flat.dtype == self.group.look()
+            and set(map(getrefcount, self.buffer)) == {3}
+        )
+
+    def put(self, weights: Sequence[Tensor]) -> None:
         for slot, weight in zip(self.slots, weights, strict=True):
-            slot["curr_weight"] = weight
-            slot["_seeded"] = origin
+            slot["curr_weight"], slot["_seeded_by"] = weight, self
+
+
+class Seeds:
+    """The time-dependent parameters below a model, found by a walk, and found anew once anything there changed."""
+
+    def __init__(self, model: nn.Module):
+        self.model, self.converted = ref(model), _converted
+        self.modules = time_dependent(model)
+        self.trees = [m._modules for m in model.modules() if m._modules]
+        self.types = [type(m) for m in self.modules]
+        self.dicts = [m._parameters for m in self.modules]
+        self.children, self.parameters = self._children(), list(self._parameters())
+        self.groups = [_Group(modules) for modules in _alike(self.modules)]
+        # A parametrisation computes its tensors anew each time they are asked for.
+        self.lasting = all(d.get(name) is not None for d in self.dicts for name in FOUR)
+
+    def _children(self) -> list:
+        return list(chain.from_iterable(map(dict.values, self.trees)))
+
+    def _parameters(self) -> Iterator[Tensor | None]:
+        return chain.from_iterable(map(dict.values, self.dicts))
+
+    def hold(self, model: nn.Module) -> bool:
+        """Nothing was replaced since: a tenth of the walk."""
+        return (
+            self.lasting
+            and self.converted == _converted
+            and self.model() is model
+            and self._children() == self.children
+            and all(map(is_, self._parameters(), self.parameters))
+            and sum(map(len, self.dicts)) == len(self.parameters)
+            and list(map(type, self.modules)) == self.types
+        )
+
+    @property
+    def frozen(self) -> bool:
+        return bool(self.modules) and "_frozen" in vars(self.modules[0])
+
+    def __reduce__(self):
+        return _nothing, ()
+
+
+def _nothing() -> None:
+    """What a copy of a model has instead of its Seeds."""
 
 
 def time_dependent(model: nn.Module) -> list[TimeDependent]:
     return [m for m in model.modules() if isinstance(m, TimeDependent)]
 
 
+def _alike(modules: list[TimeDependent]) -> list[list[TimeDependent]]:
+    """Sorted by the dtype and device of their values."""
+    found = defaultdict(list)
+    for m in modules:
+        found[torch.promote_types(m.param0.dtype, m.param1.dtype), m.param0.device].append(m)
+    return list(found.values())
+
+
 def four(module: TimeDependent) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return tuple(getattr(module, name) for name in FOUR)
 
 
-def _seeds(model: nn.Module) -> _Seeds:
-    if _SEEDS not in vars(model):
-        vars(model)[_SEEDS] = _Seeds()
-    return vars(model)[_SEEDS].find(model)
+def seeds_of(model: nn.Module) -> Seeds:
+    seeds = vars(model).get(_SEEDS)
+    if seeds is None or not seeds.hold(model):
+        seeds = vars(model)[_SEEDS] = Seeds(model)
+    return seeds
 
 
 def seed_time(model: nn.Module, log_snr: Tensor) -> None:
@@ -129,25 +167,25 @@ def seed_time(model: nn.Module, log_snr: Tensor) -> None:
     if not isinstance(log_snr, Tensor) or log_snr.dim() > 1 or log_snr.numel() == 0:
         got = tuple(log_snr.shape) if isinstance(log_snr, Tensor) else type(log_snr).__name__
         raise ValueError(f"seed_time: log_snr must be a tensor of shape (B,) with B > 0, got {got}")
-    if torch.compiler.is_compiling():  # the compiler walks once; what it must not see is a cache
-        modules = time_dependent(model)
-        rows = tdp_group([four(m) for m in modules], log_snr.reshape(-1) / 4) if modules else []
-        for module, row in zip(modules, rows, strict=True):
-            module.curr_weight = row
+    if torch.compiler.is_compiling():  # the compiler walks once; the lists kept here would only get in its way
+        for modules in _alike(time_dependent(model)):
+            rows = tdp_group([four(m) for m in modules], log_snr.reshape(-1).to(modules[0].param0.device) / 4)
+            for module, row in zip(modules, rows, strict=True):
+                module.curr_weight = row
         return
-    seeds = _seeds(model)
-    if seeds.frozen or seeds.group is None:
+    seeds = seeds_of(model)
+    if seeds.frozen:
         return
     times = _distinct(log_snr.reshape(-1)) / 4
-    weights = seeds.evaluate(times)
-    seeds.put(weights, (weights.flat, times, torch._C._current_graph_task_id()) if weights.flat.requires_grad else None)
+    for group in seeds.groups:
+        group.put(group.evaluate(times))
 
 
 def _distinct(log_snr: Tensor) -> Tensor:
     """The first element if all are known to equal it. Reading CPU memory waits for nobody."""
     if log_snr.stride(0) == 0:
         return log_snr[:1]
-    if log_snr.is_cpu and not log_snr.requires_grad and torch._C._len_torch_dispatch_stack() == 0:
+    if log_snr.is_cpu and not log_snr.requires_grad and not _check.traced():
         values = log_snr.tolist()
         if values.count(values[0]) == len(values):
             return log_snr[:1]
@@ -165,29 +203,34 @@ class TimeTable:
     def __init__(self, model: nn.Module, log_snr: Tensor):
         if not isinstance(log_snr, Tensor) or log_snr.dim() != 1:
             raise ValueError("TimeTable: log_snr must be a tensor of shape (N,), one value a step")
-        self.seeds = _seeds(model)
-        if self.seeds.group is None:
+        self.seeds, self.steps = Seeds(model), len(log_snr)
+        if not self.seeds.groups:
             raise ValueError(
                 "TimeTable: model has no time-dependent parameters; if it is not built from fmkernels.nn, "
                 "call fmkernels.accelerate(model) first"
             )
         with torch.no_grad():
-            flat = tdp_group(self.seeds.group, log_snr / 4).flat
-            self.rows = [GroupBuffer(row, self.seeds.group) for row in flat.split(1)]
+            self.rows = [
+                list(zip(*(w.split(1) for w in g.evaluate(log_snr / 4)), strict=True)) for g in self.seeds.groups
+            ]
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self.steps
 
     @contextmanager
     def at(self, step: int) -> Iterator[None]:
         if not 0 <= step < len(self):
             raise IndexError(f"TimeTable: step must be in 0 … {len(self) - 1}, got {step}")
-        self.seeds.put(self.rows[step])
-        self.seeds.frozen = True
+        for group, rows in zip(self.seeds.groups, self.rows, strict=True):
+            group.put(rows[step])
+        slots = [vars(m) for m in self.seeds.modules]
+        for slot in slots:
+            slot["_frozen"] = True
         try:
             yield
         finally:
-            self.seeds.frozen = False
+            for slot in slots:
+                slot.pop("_frozen", None)
 
 
 class TimeDependentParameter(TimeDependent):

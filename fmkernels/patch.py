@@ -1,9 +1,9 @@
 """``accelerate(model)``: the fast paths of ``fmkernels.nn`` for a model of classes never seen before.
 
-Time-dependent parameters and norms are recognised by their structure, and believed only after a trial:
-what a class computes on random input must be what the fused op computes. A recognised module's
-``__class__`` becomes a subclass made here, so its parameters, its state-dict keys and ``isinstance`` stay as
-they are, its class is not touched, and ``restore(model)`` is the way back.
+Time-dependent parameters and norms are recognised by their structure, and believed only after a trial: what
+each computes on random input must be what the fused op computes. A recognised module's ``__class__`` becomes a
+subclass made here, so its parameters, its state-dict keys and ``isinstance`` stay as they are, its class is not
+touched, and ``restore(model)`` is the way back.
 
 The original seeds by a static method, ``TimeDependentParameter.seed_time(self, log_snr)``, called from the
 model's forward: a walk over all modules and a wait for ``log_snr``. No instance can override that. So the methods
@@ -13,14 +13,17 @@ that call it are copied for this model, with the class's name standing for the s
 import copy
 import dis
 import functools
+import inspect
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
 
-from fmkernels.nn import FOUR, TDLayerNorm, TDRMSNorm, TimeDependent, seed_time
+from fmkernels.nn import FOUR, TDLayerNorm, TDRMSNorm, TimeDependent, four, seed_time, seeds_of, time_dependent
 from fmkernels.ops import tdp
 
 _NORM_NAMES = {TDRMSNorm: ({"scale"}, {"scale", "offset"}), TDLayerNorm: ({"weight", "bias"},)}
@@ -28,25 +31,34 @@ _NORM_NAMES = {TDRMSNorm: ({"scale"}, {"scale", "offset"}), TDLayerNorm: ({"weig
 
 @dataclass
 class Acceleration:
-    """What ``accelerate`` changed: ``print(report)``. ``left`` names what was recognised but not believed, and why."""
+    """What ``accelerate`` changed, to print. ``left``: (name, reason) of what was recognised but not changed."""
 
     parameters: int = 0
     elements: int = 0
-    norms: dict[str, int] = field(default_factory=dict)
+    norms: Counter = field(default_factory=Counter)
     seeding: list[str] = field(default_factory=list)
     already: int = 0
     left: list[tuple[str, str]] = field(default_factory=list)
 
     def __str__(self) -> str:
-        norms = ", ".join(f"{count} {kind}" for kind, count in self.norms.items()) or "none"
-        lines = [
-            f"time-dependent parameters: {self.parameters} ({self.elements:,} elements), evaluated by one call",
-            f"norms, fused: {norms}",
-            f"seeding, without walk or wait: {', '.join(self.seeding) or 'nothing changed'}",
-        ]
+        lines = []
+        if self.parameters:
+            lines.append(
+                f"time-dependent parameters, evaluated together: {self.parameters} ({self.elements:,} elements)"
+            )
+        if self.norms:
+            lines.append("norms, fused: " + ", ".join(f"{count} {kind}" for kind, count in self.norms.items()))
+        if self.seeding:
+            lines.append(f"seeding, without walk or wait: {', '.join(self.seeding)}")
         if self.already:
-            lines.append(f"already accelerated: {self.already} modules")
-        return "\n".join(lines + [f"left as it was: {name}: {reason}" for name, reason in self.left])
+            lines.append(f"fast already: {self.already} modules")
+        reasons: dict[str, list[str]] = {}
+        for name, reason in self.left:
+            reasons.setdefault(reason, []).append(name)
+        for reason, names in reasons.items():
+            others = f" and {len(names) - 1} others" if len(names) > 1 else ""
+            lines.append(f"left as it was: {names[0]}{others}: {reason}")
+        return "\n".join(lines) or "nothing to accelerate: no time-dependent parameters were found"
 
 
 def accelerate(model: nn.Module) -> Acceleration:
@@ -57,32 +69,28 @@ def accelerate(model: nn.Module) -> Acceleration:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"accelerate: model must be a torch.nn.Module, got {type(model).__name__}")
-    report = Acceleration(already=sum(isinstance(m, (_Swapped, TimeDependent)) for m in model.modules()))
-    doubts: dict[type, str] = {}
+    fast = (_Swapped, TimeDependent, *_NORM_NAMES)
+    report = Acceleration(already=sum(isinstance(m, fast) for m in model.modules()))
     for name, module in model.named_modules():
         if isinstance(module, TimeDependent) or not _has_four(module):
             continue
-        vars(module)["curr_weight"] = None  # a leftover of the last forward, which no copy could be made of
-        cls = type(module)
-        if cls not in doubts:
-            doubts[cls] = _doubt_about_parameter(module)
-        if doubts[cls]:
-            report.left.append((name, doubts[cls]))
+        if doubt := _doubt_about_parameter(module):
+            report.left.append((name, doubt))
             continue
-        module.__class__ = _parameter_class(cls)
+        module.__class__ = _parameter_class(type(module))
+        module.curr_weight = None  # of an earlier forward
         report.parameters += 1
         report.elements += module.param0.numel()
     for name, module in model.named_modules():
-        kind = _norm_kind(module)
-        if kind is None:
+        if (kind := _norm_kind(module)) is None:
             continue
         try:
             promotes = _try_norm(module, kind)
         except Exception as error:
-            report.left.append((name, f"it does not compute what {kind.__name__} does: {error}"))
+            report.left.append((name, f"not what {kind.__name__} computes: {_first_line(error)}"))
             continue
         module.__class__ = _norm_class(type(module), kind, promotes)
-        report.norms[kind.__name__] = report.norms.get(kind.__name__, 0) + 1
+        report.norms[kind.__name__] += 1
     _take_seeding(model, report)
     return report
 
@@ -92,12 +100,12 @@ def restore(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"restore: model must be a torch.nn.Module, got {type(model).__name__}")
     for module in model.modules():
-        if isinstance(module, TimeDependent) and isinstance(module, _Swapped):
-            vars(module).update(curr_weight=None)
-            vars(module).pop("_seeded", None)
         if isinstance(module, _Swapped):
+            if isinstance(module, TimeDependent):
+                module.curr_weight = None
             module.__class__ = module._original
-        vars(module).pop("_fmkernels_seeds", None)
+            for name in ("_fmkernels_seeds", "_seeded_by"):
+                vars(module).pop(name, None)
 
 
 # Recognising, by structure, then by what is computed.
@@ -105,17 +113,13 @@ def restore(model: nn.Module) -> None:
 
 def _has_four(module: nn.Module) -> bool:
     shapes = {getattr(p, "shape", None) for p in module._parameters.values()}
-    return (
-        sorted(module._parameters) == sorted(FOUR)
-        and len(shapes) == 1
-        and not module._modules
-        and "curr_weight" in vars(module)
-    )
+    names = sorted(module._parameters) == sorted(FOUR)
+    return names and len(shapes) == 1 and not module._modules and "curr_weight" in vars(module)
 
 
 def _norm_kind(module: nn.Module) -> type[nn.Module] | None:
     """Time-dependent vectors under the right names, and nothing else with parameters."""
-    if isinstance(module, (_Swapped, TDRMSNorm, TDLayerNorm)) or module._parameters or module._buffers:
+    if isinstance(module, (_Swapped, *_NORM_NAMES)) or module._parameters or module._buffers:
         return None
     children = {name: child for name, child in module._modules.items() if child is not None}
     if not all(isinstance(child, TimeDependent) and child.param0.dim() == 1 for child in children.values()):
@@ -125,64 +129,87 @@ def _norm_kind(module: nn.Module) -> type[nn.Module] | None:
     return next((kind for kind, names in _NORM_NAMES.items() if set(children) in names), None)
 
 
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _random(*shape: int, seed: int) -> Tensor:
+    """The same whatever the program's generator, default dtype and device are."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
+
+
 def _doubt_about_parameter(module: nn.Module) -> str:
-    """Why this class is not the time-dependent parameter it looks like, or "": a copy with random values is seeded."""
+    """Why this is not the time-dependent parameter it looks like, or "": a copy with random values is seeded."""
     cls = type(module)
     if not callable(getattr(cls, "seed_time", None)):
         return f"{cls.__name__} has no seed_time(model, log_snr)"
     if module.param0.is_meta:
         return "its parameters have no values yet (meta device): load them, then accelerate"
-    trial = copy.deepcopy(module).float()
-    generator = torch.Generator().manual_seed(0)
+    kept, vars(module)["curr_weight"] = module.curr_weight, None  # of the last forward: no copy can be made of it
     try:
+        trial = copy.deepcopy(module).float()
         with torch.no_grad():
-            for name in FOUR:
-                getattr(trial, name).copy_(torch.randn(trial.param0.shape, generator=generator))
-            for values in ([1.5, 1.5, 1.5], [3.5, 0.1, -2.5]):
-                log_snr = torch.tensor(values, device=trial.param0.device)
+            for seed, name in enumerate(FOUR):
+                getattr(trial, name).copy_(_random(*trial.param0.shape, seed=seed))
+            for values in ([1.5, 1.5, 1.5], [3.5, 0.1, -2.5], [30.0, -30.0]):
+                log_snr = torch.tensor(values, dtype=torch.float32, device=trial.param0.device)
                 cls.seed_time(trial, log_snr)
                 rows = log_snr if len(set(values)) > 1 else log_snr[:1]
-                expected = tdp(*(getattr(trial, name) for name in FOUR), rows / 4, weight_offset=1.0)
+                expected = tdp(*four(trial), rows / 4, weight_offset=1.0)
                 torch.testing.assert_close(trial.curr_weight, expected, rtol=1e-4, atol=1e-5)
                 if cls.forward(trial) is not trial.curr_weight:
                     return f"calling a {cls.__name__} does not return its curr_weight"
+    except AssertionError as error:
+        return f"not what fmkernels.tdp computes: {_first_line(error)}"
     except Exception as error:
-        return f"{cls.__name__} does not compute what fmkernels.tdp does: {error}"
+        return f"could not be tried: {_first_line(error)}"
+    finally:
+        vars(module)["curr_weight"] = kept
     return ""
 
 
-def _try_norm(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Compares a norm's forward with the fused one on rows of three magnitudes, where eps shows.
+def _try_norm(module: nn.Module, kind: type[nn.Module]) -> tuple[bool, bool]:
+    """Compares a norm's forward with the fused one on rows of three magnitudes, where eps shows, in both modes.
 
-    Returns whether it answers half-precision input in the parameters' dtype; raises if the two disagree.
+    Returns whether it answers half-precision input in the parameters' dtype, with one row of parameters and with
+    more; raises if the two disagree.
     """
     children = [child for child in module._modules.values() if child is not None]
-    slow, width, device = type(module), children[0].param0.shape[0], children[0].param0.device
-    generator = torch.Generator().manual_seed(0)
-    magnitudes = torch.tensor([1.0, 1e-3, 1e-7])[:, None]
+    slow, training, kept = type(module), module.training, [child.curr_weight for child in children]
+    width, device = children[0].param0.shape[0], children[0].param0.device
+    magnitudes = torch.tensor([1.0, 1e-3, 1e-7], dtype=torch.float32, device=device)[:, None]
+    promotes = []
     try:
         with torch.no_grad():
             for rows, shape in ((1, (2, 3, width)), (2, (2, 5, 3, width))):
-                for child in children:
-                    child.curr_weight = torch.randn(rows, width, generator=generator).to(device)
-                x = (torch.randn(shape, generator=generator) * magnitudes).to(device)
-                expected = slow.forward(module, x)
-                module.__class__ = _norm_class(slow, kind, False)
-                torch.testing.assert_close(module.forward(x), expected, rtol=1e-4, atol=1e-5)
-                module.__class__ = slow
-            return slow.forward(module, x.bfloat16()).dtype != torch.bfloat16
+                for seed, child in enumerate(children):
+                    child.curr_weight = _random(rows, width, seed=seed).to(device)
+                x = _random(*shape, seed=9).to(device) * magnitudes
+                for module.training in (True, False):
+                    expected = slow.forward(module, x)
+                    module.__class__ = _norm_class(slow, kind, (False, False))
+                    torch.testing.assert_close(module.forward(x), expected, rtol=1e-4, atol=1e-5)
+                    module.__class__ = slow
+                promotes.append(slow.forward(module, x.bfloat16()).dtype != torch.bfloat16)
+        return tuple(promotes)
     finally:
-        module.__class__ = slow
-        for child in children:
-            child.curr_weight = None
+        module.__class__, module.training = slow, training
+        for child, weight in zip(children, kept, strict=True):
+            child.curr_weight = weight
 
 
 # The subclasses. Each is a function of what it was made from, so that a pickle can make it again.
+
+_classes: WeakValueDictionary = WeakValueDictionary()
 
 
 class _Swapped:
     _original: type
     _made: tuple
+
+    def __init_subclass__(cls, **kwargs):
+        """Not passed on: a registry of the foreign class's subclasses is not to hear of this one."""
 
     def __reduce_ex__(self, protocol):
         state = self.__getstate__() if hasattr(self, "__getstate__") else vars(self)
@@ -194,64 +221,94 @@ def _revive(make, *args):
     return cls.__new__(cls)
 
 
-def _subclass(cls: type, bases: tuple[type, ...], made: tuple, **namespace) -> type:
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_original": cls, "_made": made}
-    return type(cls)(cls.__name__, (_Swapped, *bases, cls), names | namespace)
+def _subclass(made: tuple, before: tuple[type, ...] = (), after: tuple[type, ...] = (), key=(), **namespace) -> type:
+    """A subclass of made[1], which ``made[0](*made[1:])`` makes; one for all that ask alike while somebody uses it."""
+    if (cls := _classes.get((made, key))) is None:
+        old = made[1]
+        namespace |= {"__module__": old.__module__, "__qualname__": old.__qualname__, "_original": old, "_made": made}
+        cls = _classes[made, key] = type(old)(old.__name__, (_Swapped, *before, old, *after), namespace)
+    return cls
 
 
-@functools.cache
 def _parameter_class(cls: type) -> type:
-    return _subclass(cls, (TimeDependent,), (_parameter_class, cls))
+    """cls as a TimeDependent, with the fast seed_time under cls's own signature."""
+    names = [*inspect.signature(cls.seed_time).parameters][:2]
+
+    def fast(*args, **kwargs):
+        model, log_snr = args if len(args) == 2 else [*args, *(kwargs[name] for name in names[len(args) :])]
+        if torch.compiler.is_compiling() or seeds_of(model).modules:
+            seed_time(model, log_snr)
+        else:  # restored since
+            cls.seed_time(model, log_snr)
+
+    return _subclass((_parameter_class, cls), (TimeDependent,), seed_time=staticmethod(fast))
 
 
-@functools.cache
-def _norm_class(cls: type, kind: type[nn.Module], promotes: bool) -> type:
-    def forward(self, x: Tensor) -> Tensor:
-        if promotes and x.dtype != (dtype := next(iter(self._modules.values())).param0.dtype):
-            x = x.to(torch.promote_types(x.dtype, dtype))
+def _norm_class(cls: type, kind: type[nn.Module], promotes: tuple[bool, bool]) -> type:
+    def forward(self, *args, **kwargs):
+        if len(args) != 1 or kwargs:  # more than was tried
+            return cls.forward(self, *args, **kwargs)
+        (x,), weight = args, next(iter(self._modules.values()))()
+        if x.dtype != weight.dtype and (promotes[1] if weight.shape[0] > 1 else promotes[0]):
+            x = x.to(torch.promote_types(x.dtype, weight.dtype))
         return kind.forward(self, x)
 
     eps = {} if "eps" in vars(cls) else {"eps": kind.eps}
-    return _subclass(cls, (), (_norm_class, cls, kind, promotes), forward=forward, **eps)
+    return _subclass((_norm_class, cls, kind, promotes), forward=forward, **eps)
 
 
-@functools.cache
-def _caller_class(cls: type, parameter_classes: frozenset[type]) -> type:
-    """cls with its methods that call one of these classes' seed_time calling the fast one; cls if there are none."""
-    copies = _Copies(parameter_classes)
-    methods = {}
-    for base in reversed(cls.__mro__[: cls.__mro__.index(nn.Module)]):
-        for name, value in vars(base).items():
-            methods.pop(name, None)
-            if isinstance(value, FunctionType) and (copied := copies.of(value)) is not value:
-                methods[name] = copied
-    return _subclass(cls, (), (_caller_class, cls, parameter_classes), **methods) if methods else cls
+def _caller_class(cls: type, seeded: frozenset[type]) -> type:
+    """cls with the methods that call seed_time of one of these classes calling the fast one; cls if there are none.
+
+    A base's method gets its copy in a class of its own, just before the base, where super() finds it.
+    """
+    copies, namespaces = _Copies(seeded), {}
+    for base in cls.__mro__:
+        if base not in (nn.Module, object):
+            methods = {name: copies.of_attribute(value) for name, value in vars(base).items()}
+            namespaces[base] = {name: new for name, new in methods.items() if new is not vars(base)[name]}
+    own = namespaces.pop(cls)
+    if not own and not any(namespaces.values()):
+        return cls
+    bases = tuple(type(base)(base.__name__, (base,), methods) for base, methods in namespaces.items() if methods)
+    key = tuple(vars(base)[name] for base, methods in ({cls: own} | namespaces).items() for name in methods)
+    methods = sorted({name for methods in (own, *namespaces.values()) for name in methods})
+    return _subclass((_caller_class, cls, seeded), after=bases, key=key, _methods=methods, **own)
 
 
 def _take_seeding(model: nn.Module, report: Acceleration) -> None:
-    swapped = {type(m) for m in model.modules() if isinstance(m, _Swapped) and isinstance(m, TimeDependent)}
-    if not swapped:
+    """Gives every module that seeds a class of ours the fast seeding."""
+    originals = {m._original for m in time_dependent(model) if isinstance(m, _Swapped)}
+    if not originals:
         return
-    originals = frozenset(cls._original for cls in swapped)
+    # A base's seed_time, where it is the same function, is as good a name for it.
+    seeded = frozenset(
+        base for cls in originals for base in cls.__mro__ if getattr(base, "seed_time", None) is cls.seed_time
+    )
+    names = " or ".join(sorted(f"{cls.__name__}.seed_time" for cls in originals))
+    foreign = [n for n, m in model.named_modules() if isinstance(m, tuple(seeded)) and not isinstance(m, TimeDependent)]
+    if foreign:
+        report.left.append((names, f"it seeds {foreign[0]} as well, which is not accelerated"))
+        return
     found = False
-    for module in model.modules():
-        if isinstance(module, TimeDependent):
-            continue
+    for name, module in model.named_modules():
         own = module._original if isinstance(module, _Swapped) else type(module)
-        caller = _caller_class(own, originals)
-        if caller is own:
+        if isinstance(module, TimeDependent) or (caller := _caller_class(own, seeded)) is own:
             continue
+        if "forward" in vars(module):
+            report.left.append(
+                (f"{name or own.__name__}.forward", "it is set on the instance: accelerate before wrapping")
+            )
         found = True
         if type(module) is not caller:
             module.__class__ = caller
-            report.seeding += [
-                f"{own.__name__}.{name}" for name, f in vars(caller).items() if isinstance(f, FunctionType)
-            ]
+            methods = [f"{own.__name__}.{method}" for method in caller._methods]
+            report.seeding += [method for method in methods if method not in report.seeding]
     if not found:
-        names = " or ".join(sorted(f"{cls.__name__}.seed_time" for cls in originals))
         report.left.append(
-            (names, "no method of the model calls it; if your loop does, call fmkernels.nn.seed_time(model, log_snr)")
-        )
+            (names, "called from none of the model's methods that could be read; it works as it did, with its walk. "
+                    "Where you call it, call fmkernels.nn.seed_time(model, log_snr)")
+        )  # fmt: skip
 
 
 class _Copies:
@@ -259,6 +316,12 @@ class _Copies:
 
     def __init__(self, classes: frozenset[type]):
         self.classes, self.made = classes, {}
+
+    def of_attribute(self, value):
+        if isinstance(value, (staticmethod, classmethod)):
+            copied = self.of_attribute(value.__func__)
+            return value if copied is value.__func__ else type(value)(copied)
+        return self.of(value) if isinstance(value, FunctionType) else value
 
     def of(self, function: FunctionType) -> FunctionType:
         """A copy, or ``function`` itself if neither it nor a function it wraps or calls seeds one of the classes."""
@@ -290,8 +353,9 @@ class _Copies:
         return cell if new is value else type(cell)(new)
 
     def _instead(self, value, names: set[str]):
-        if any(value is cls.seed_time for cls in self.classes):
-            return seed_time
+        for cls in self.classes:
+            if value is cls.seed_time:
+                return _parameter_class(cls).seed_time
         if "seed_time" not in names:
             return value
         if isinstance(value, type) and value in self.classes:
@@ -299,28 +363,44 @@ class _Copies:
         if isinstance(value, ModuleType):
             inside = {n: vars(value).get(n) for n in names}
             inside = {n: _parameter_class(v) for n, v in inside.items() if isinstance(v, type) and v in self.classes}
-            if inside:
-                view = ModuleType(value.__name__)
-                vars(view).update(vars(value) | inside)
-                return view
+            return _View(value, inside) if inside else value
         return value
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
+class _View(ModuleType):
+    """A module in which some names mean something else."""
+
+    def __init__(self, module: ModuleType, inside: dict):
+        super().__init__(module.__name__)
+        vars(self).update(inside, _module=module)
+
+    def __getattr__(self, name):
+        return getattr(vars(self)["_module"], name)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code and that of the functions inside it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from _codes(constant)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    return (name for part in _codes(code) for name in part.co_names)
 
 
 def _assigns_globals(code: CodeType) -> bool:
-    return any(i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for i in dis.get_instructions(code))
+    return any("_GLOBAL" in i.opname and i.opname != "LOAD_GLOBAL" for part in _codes(code) for i in dis.Bytecode(part))
 
 
 def _copy(function: FunctionType, ours: dict, others: set[str], cells: tuple) -> FunctionType:
-    """function with ``ours`` among its globals; the others are looked up in its module at every call, as ever."""
+    """function with ``ours`` among its globals; the others are looked up in its module at every call, as ever.
+
+    (Code that was compiled has looked before: there, a global that changes is seen by the next compilation.)
+    """
     scope = function.__globals__
-    view = {"__builtins__": scope["__builtins__"]} | ours
+    view = {n: scope[n] for n in ("__builtins__", "__package__", "__spec__", "__file__") if n in scope} | ours
     inner = FunctionType(function.__code__, view, function.__name__, function.__defaults__, cells or None)
     inner.__kwdefaults__ = function.__kwdefaults__
 

@@ -6,6 +6,7 @@ import io
 import pytest
 import torch
 from cases import assert_close
+from torch import nn
 
 import fmkernels as fk
 from fmkernels.nn import TDLayerNorm, TDRMSNorm, TimeDependentParameter, seed_time
@@ -18,7 +19,7 @@ def norm():
     torch.manual_seed(0)
     module = TDRMSNorm(7, offset=True)
     for p in module.parameters():
-        torch.nn.init.normal_(p)
+        nn.init.normal_(p)
     return module
 
 
@@ -50,7 +51,7 @@ def test_initial_values_and_keys():
     x = torch.randn(2, 5, 3)
     module = TDLayerNorm(3)
     seed_time(module, torch.randn(2))
-    assert_close(module(x), torch.nn.functional.layer_norm(x, (3,)), atol=1e-6, rtol=1e-5)
+    assert_close(module(x), nn.functional.layer_norm(x, (3,)), atol=1e-6, rtol=1e-5)
 
 
 def test_any_shape():
@@ -94,7 +95,7 @@ def test_an_unseeded_parameter_says_so(norm):
         lambda m: m.load_state_dict({k: v + 1 for k, v in m.state_dict().items()}, assign=True),
         lambda m: m.double(),
         lambda m: m.bfloat16(),
-        lambda m: setattr(m.scale, "param1", torch.nn.Parameter(torch.ones(7))),
+        lambda m: setattr(m.scale, "param1", nn.Parameter(torch.ones(7))),
         lambda m: setattr(m, "scale", TimeDependentParameter(7)),
         lambda m: [p.data.add_(1) for p in m.parameters()],
     ],
@@ -127,10 +128,88 @@ def test_a_copy_is_seeded_by_itself(norm):
         assert not torch.equal(other.scale(), before)
 
 
-def test_seeding_without_gradients_reuses_its_memory(norm):
+def test_a_value_keeps_its_own_memory(norm):
     with torch.no_grad():
-        first = seeded(norm, torch.tensor([1.0, -2.0]))[0].data_ptr()
-        assert seeded(norm, torch.tensor([2.0, -2.0]))[0].data_ptr() == first
+        first = seeded(norm, torch.tensor([1.0, -2.0]))[0]
+        before = first.clone()
+        seeded(norm, torch.tensor([2.0, 3.0]))
+    assert torch.equal(first, before)
+
+
+def test_mixed_dtypes_and_shapes():
+    parts = nn.ModuleList([TimeDependentParameter((2, 3)), TimeDependentParameter(4).bfloat16(), TDRMSNorm(5)])
+    seed_time(parts, torch.randn(2))
+    assert [m.curr_weight.dtype for m in parts[:2]] == [torch.float32, torch.bfloat16]
+    assert all(m.curr_weight.is_contiguous() for m in parts[:1])
+    parts[0].param1.data = parts[0].param1.data.double()  # a conversion nobody is told of
+    with torch.no_grad():
+        seed_time(parts, torch.randn(2))
+    assert parts[0]().dtype == torch.float64
+
+
+class Net(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x, log_snr):
+        seed_time(self, log_snr)
+        return self.norm(x)
+
+
+def test_functional_call_leaves_nothing_behind(norm):
+    inputs = torch.randn(2, 7), torch.tensor([1.0, -2.0])
+    net = Net(norm)
+    expected = net(*inputs)
+    other = {k: v.detach() + 0.5 for k, v in net.state_dict().items()}
+    changed = torch.func.functional_call(net, other, inputs)
+    again = net(*inputs)
+    assert torch.equal(again, expected)
+    again.sum().backward()
+    assert norm.scale.param0.grad is not None
+    fresh = copy.deepcopy(net)
+    fresh.load_state_dict(other)
+    assert_close(fresh(*inputs), changed)
+
+    def loss(parameters, x, log_snr):
+        return torch.func.functional_call(net, parameters, (x[None], log_snr)).sum()
+
+    per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(other, *inputs)
+    fresh(*inputs).sum().backward()
+    assert_close(per_sample["norm.scale.param0"].sum(0), fresh.norm.scale.param0.grad)
+
+
+def test_parameters_used_by_nobody_get_no_gradient():
+    used, unused = TDRMSNorm(5), TDRMSNorm(5)
+    seed_time(nn.ModuleList([used, unused]), torch.randn(2))
+    used(torch.randn(2, 5)).sum().backward()
+    assert used.scale.param0.grad is not None
+    assert unused.scale.param0.grad is None
+
+
+def test_two_backwards_of_one_seeding():
+    one, two = TDRMSNorm(5), TDRMSNorm(5)
+    seed_time(nn.ModuleList([one, two]), torch.randn(2))
+    losses = [norm(torch.randn(2, 5)).sum() for norm in (one, two)]
+    for loss in losses:
+        loss.backward()
+    assert two.scale.param0.grad is not None
+
+
+def test_a_step_between_forward_and_backward_is_found(norm):
+    seed_time(norm, torch.randn(2))
+    loss = norm(torch.randn(2, 7)).sum()
+    with torch.no_grad():
+        norm.scale.param0.add_(1)
+    with pytest.raises(RuntimeError, match="changed in place between this forward and its backward"):
+        loss.backward()
+
+
+def test_a_wrapper_s_table_serves_the_model_inside(norm):
+    wrapper, x = nn.Sequential(Net(norm)), torch.randn(2, 7)
+    expected = wrapper[0](x, torch.tensor([2.0]))
+    with fk.TimeTable(wrapper, torch.tensor([2.0])).at(0):
+        assert torch.equal(wrapper[0](x, torch.zeros(2)), expected)
 
 
 def test_table(norm):
@@ -151,12 +230,12 @@ def test_table(norm):
 
 def test_a_table_needs_parameters():
     with pytest.raises(ValueError, match="accelerate"):
-        fk.TimeTable(torch.nn.Linear(2, 2), torch.zeros(3))
+        fk.TimeTable(nn.Linear(2, 2), torch.zeros(3))
 
 
 def test_norms_take_residual_and_list():
     rms, layer, x, r = TDRMSNorm(6), TDLayerNorm(6), torch.randn(2, 3, 6), torch.randn(2, 3, 6)
-    seed_time(torch.nn.ModuleList([rms, layer]), torch.randn(2))
+    seed_time(nn.ModuleList([rms, layer]), torch.randn(2))
     y, summed = rms(x, residual=r)
     assert torch.equal(summed, x + r)
     assert_close(y, rms(x + r), atol=1e-6, rtol=1e-5)

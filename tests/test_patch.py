@@ -242,10 +242,13 @@ def test_half_precision_keeps_the_dtype_the_model_had(dtype):
     for norm in (foreign.TDRMSNorm(8), foreign.LayerNorm(8)):
         x = torch.randn(2, 3, 8, dtype=dtype)
         TDP.seed_time(norm, torch.randn(2))
-        expected = norm(x)
+        expected = [norm(x)]
+        TDP.seed_time(norm, torch.randn(1))
+        expected.append(norm(x))
         fk.accelerate(norm)
-        fk.nn.seed_time(norm, torch.randn(2))
-        assert norm(x).dtype == expected.dtype == torch.float32
+        for rows, slow in zip((2, 1), expected, strict=True):
+            fk.nn.seed_time(norm, torch.randn(rows))
+            assert norm(x).dtype == slow.dtype == torch.float32
         norm.to(dtype)
         fk.nn.seed_time(norm, torch.randn(2))
         assert norm(x).dtype == dtype
@@ -279,10 +282,21 @@ class ChannelsFirst(foreign.LayerNorm):
         return super().forward(x.movedim(1, -1)).movedim(-1, 1)
 
 
+class WithDropout(foreign.TDRMSNorm):
+    def forward(self, x):
+        return F.dropout(super().forward(x), 0.5, self.training)
+
+
 class NarrowTime(TDP):
     @staticmethod
     def seed_time(model, log_snr):
         TDP.seed_time(model, log_snr / 2)
+
+
+class ClampedTime(TDP):
+    @staticmethod
+    def seed_time(model, log_snr):
+        TDP.seed_time(model, log_snr.clamp(-10, 10))
 
 
 class Negated(TDP):
@@ -293,10 +307,12 @@ class Negated(TDP):
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (OtherEps(8), "does not compute what TDRMSNorm does"),
-        (Grouped(8), "does not compute what TDLayerNorm does"),
-        (ChannelsFirst(8), "does not compute what TDLayerNorm does"),
-        (NarrowTime((8,), nn.init.ones_), "does not compute what fmkernels.tdp does"),
+        (OtherEps(8), "not what TDRMSNorm computes"),
+        (Grouped(8), "not what TDLayerNorm computes"),
+        (ChannelsFirst(8), "not what TDLayerNorm computes"),
+        (WithDropout(8).eval(), "not what TDRMSNorm computes"),
+        (ClampedTime((8,), nn.init.ones_), "not what fmkernels.tdp computes"),
+        (NarrowTime((8,), nn.init.ones_), "not what fmkernels.tdp computes"),
         (Negated((8,), nn.init.ones_), "does not return its curr_weight"),
         (TDP((8,), nn.init.ones_).to("meta"), "meta device"),
     ],
@@ -376,12 +392,46 @@ def by_closure():
     return ByClosure()
 
 
+class ByStatic(Base):
+    @staticmethod
+    def seed(model, log_snr):
+        TDP.seed_time(model, log_snr)
+
+    def forward(self, x, log_snr):
+        self.seed(self, log_snr)
+        return self.norm(x)
+
+
+class Mixin:
+    def seed(self, log_snr):
+        TDP.seed_time(self, log_snr=log_snr)
+
+
+class ByMixin(Base, Mixin):
+    def forward(self, x, log_snr):
+        self.seed(log_snr)
+        return self.norm(x)
+
+
+class Derived(ByModule):
+    def forward(self, x, log_snr):
+        return 2 * super().forward(x, log_snr)
+
+
+class BySuper(Derived):
+    def forward(self, x, log_snr):
+        return super().forward(x, log_snr) + 1
+
+
 class FromOutside(Base):
     def forward(self, x, log_snr):
         return self.norm(x)
 
 
-@pytest.mark.parametrize("make", [ByModule, ByDecorated, ByHelper, ByInstance, ByMethod, by_closure, FromOutside])
+@pytest.mark.parametrize(
+    "make",
+    [ByModule, ByDecorated, ByHelper, ByInstance, ByMethod, ByStatic, ByMixin, BySuper, by_closure, FromOutside],
+)
 def test_ways_of_seeding(make, monkeypatch):
     model = foreign.randomized(make())
     x, log_snr = torch.randn(2, 6), torch.tensor([1.0, -2.0])
@@ -394,9 +444,16 @@ def test_ways_of_seeding(make, monkeypatch):
         TDP.seed_time(model, log_snr)  # not ours to replace; still right
         assert_close(model(x, log_snr), expected)
         fk.nn.seed_time(model, log_snr)
-    else:
-        monkeypatch.setattr(TDP, "seed_time", lambda *_: pytest.fail("the original seeding ran"))
-    assert_close(model(x, log_snr), expected)
+    elif make is not ByInstance:
+        assert report.seeding != []
+    with monkeypatch.context() as patch:
+        if make is not FromOutside:
+            patch.setattr(TDP, "seed_time", lambda *_: pytest.fail("the original seeding ran"))
+        assert_close(model(x, log_snr), expected)
+    fk.restore(model)
+    if make is FromOutside:
+        TDP.seed_time(model, log_snr)
+    assert torch.equal(model(x, log_snr), expected)
 
 
 FACTOR = 1.0
@@ -414,6 +471,159 @@ def test_other_globals_stay_alive(monkeypatch):
     before = model(x, torch.zeros(2))
     monkeypatch.setattr("test_patch.FACTOR", 2.0)
     assert torch.equal(model(x, torch.zeros(2)), 2 * before)
+
+
+def test_globals_of_a_module_stay_alive(monkeypatch):
+    class ByView(Base):
+        def forward(self, x, log_snr):
+            foreign.TimeDependentParameter.seed_time(self, log_snr)
+            return self.norm(x) * foreign.KNOB
+
+    monkeypatch.setattr(foreign, "KNOB", 1.0, raising=False)
+    model, x = ByView(), torch.randn(2, 6)
+    fk.accelerate(model)
+    before = model(x, torch.zeros(2))
+    monkeypatch.setattr(foreign, "KNOB", 3.0)
+    assert torch.equal(model(x, torch.zeros(2)), 3 * before)
+
+
+def test_a_changed_class_is_read_anew():
+    class Mine(Base):
+        def forward(self, x, log_snr):
+            TDP.seed_time(self, log_snr)
+            return self.norm(x)
+
+    model, x = Mine(), torch.randn(2, 6)
+    fk.accelerate(model)
+    before = model(x, torch.zeros(2))
+
+    def fixed(self, x, log_snr):
+        TDP.seed_time(self, log_snr)
+        return 2 * self.norm(x)
+
+    Mine.forward = fixed  # as in a notebook
+    fk.accelerate(model)
+    assert torch.equal(model(x, torch.zeros(2)), 2 * before)
+
+
+def test_a_registry_of_subclasses_hears_nothing():
+    registry = []
+
+    class Listed(foreign.TDRMSNorm):
+        def __init_subclass__(cls):
+            registry.append(cls)
+
+    fk.accelerate(Listed(4))
+    assert registry == []
+
+
+# Models that change.
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_model_that_grows(again):
+    """A copy of a block is fast already; a new one is swapped by the second call, and stands in its way before."""
+    model, plain = small(), small()
+    fk.accelerate(model)
+    run(model)
+    block = foreign.randomized(foreign.Block("transformer", 16, 24, 4, 7), 5) if again else plain.stages[0].blocks[0]
+    for net in (model, plain):
+        net.stages[0].blocks[0] = copy.deepcopy(block if again or net is plain else net.stages[0].blocks[0])
+    if again:
+        assert fk.accelerate(model).parameters == 2
+    assert_same(run(model), run(plain))
+
+
+def test_blocks_move_between_models():
+    one, two, plain = small(0), small(1), small(0)
+    for model in (one, two):
+        fk.accelerate(model)
+        run(model)
+    one.stages[0].blocks[0] = two.stages[0].blocks[0]
+    plain.stages[0].blocks[0] = small(1).stages[0].blocks[0]
+    assert_same(run(one), run(plain))
+    fk.restore(two)  # a part of which one holds
+    assert type(one.stages[0].blocks[0].block1.norm) is foreign.TDRMSNorm
+    fk.accelerate(one)
+    assert_same(run(one), run(plain))
+
+
+def test_functional_call_and_replaced_parameters():
+    model, plain = small(), small()
+    fk.accelerate(model)
+    expected = run(model)
+    other = {k: v.detach() for k, v in small(1).named_parameters()}
+    got = torch.func.functional_call(model, other, inputs())
+    assert_close(got[1], small(1)(*inputs())[1], atol=2e-5, rtol=1e-4)
+    assert_same(run(model), expected)
+    for net in (model, plain):
+        net.stages[0].blocks[0].block1.norm.scale._parameters["param0"] = nn.Parameter(torch.full((16,), 3.0))
+    assert_same(run(model), run(plain))
+
+
+def test_what_is_left_keeps_its_seeding():
+    class Two(Base):
+        def __init__(self):
+            super().__init__()
+            self.gate = Negated((6,), nn.init.ones_)
+
+        def forward(self, x, log_snr):
+            TDP.seed_time(self, log_snr)
+            return self.norm(x) * self.gate()
+
+    model = foreign.randomized(Two())
+    x = torch.randn(2, 6)
+    model(x, torch.zeros(2))
+    report = fk.accelerate(model)
+    assert "it seeds gate as well" in str(report)
+    for log_snr in (torch.tensor([1.0, -2.0]), torch.zeros(2)):
+        assert_close(model(x, log_snr), foreign.randomized(Two())(x, log_snr))
+
+
+def test_more_arguments_than_were_tried():
+    class Masked(foreign.TDRMSNorm):
+        def forward(self, hidden, mask=None):
+            y = super().forward(hidden)
+            return y if mask is None else y * mask
+
+    model, x = Masked(6), torch.randn(2, 6)
+    assert fk.accelerate(model).norms == {"TDRMSNorm": 1}
+    fk.nn.seed_time(model, torch.zeros(1))
+    assert_close(model(x, mask=torch.zeros(6)), torch.zeros(2, 6))
+    assert_close(model(hidden=x), model(x))
+
+
+def test_a_forward_set_on_the_instance_is_said():
+    model = ByModule()
+    forward = model.forward
+    model.forward = lambda *args: forward(*args)
+    assert "set on the instance" in str(fk.accelerate(model))
+    assert model(torch.randn(2, 6), torch.zeros(2)).shape == (2, 6)
+
+
+def test_trials_do_not_depend_on_defaults():
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        report = fk.accelerate(foreign.TDRMSNorm(4).float())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert report.norms == {"TDRMSNorm": 1}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_jit_trace_sees_the_time():
+    model = small()
+    fk.accelerate(model)
+    x, log_snr, null = inputs()
+    with torch.no_grad():
+        model(x, log_snr, null)
+        traced = torch.jit.trace(model, (x, log_snr, null), check_trace=False, strict=False)
+        got, expected = traced(x, log_snr + 1, null)[1], small()(x, log_snr + 1, null)[1]
+    assert_close(got, expected, atol=2e-5, rtol=1e-4)
+
+
+def test_nothing_to_do():
+    assert str(fk.accelerate(nn.Linear(2, 2))) == "nothing to accelerate: no time-dependent parameters were found"
 
 
 def test_table_on_an_accelerated_model():

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch.autograd import forward_ad
 
 
 def floating(op: str, name: str, x: object) -> None:
@@ -54,11 +55,13 @@ def sigmas(op: str, sigma_min: object, sigma_max: object) -> None:
 
 
 def traced() -> bool:
-    """Under torch.compile, a torch.func transform or a dispatch mode tensors may have no addresses and no values."""
+    """Somebody looks at the operations: tensors may have no addresses and no values, and all inputs must be seen."""
     return (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._is_tracing()
+        or forward_ad._current_level >= 0
     )
 
 

@@ -169,13 +169,15 @@ class TdpGroup:
         self._buffers: dict[int, GroupBuffer] = {}
         return self.dtype != known
 
-    def _look(self) -> None:
+    def look(self) -> torch.dtype:
+        """The outputs' dtype, as the first parameter has it now."""
         first = self.lists[0][0]
         if (first.dtype, first.device) != self._seen:
             self.refresh()
+        return self.dtype
 
     def fresh(self, steps: int) -> Tensor:
-        self._look()
+        self.look()
         return torch.empty((steps, self.total), dtype=self.dtype, device=self._seen[1])
 
     def empty(self, steps: int) -> GroupBuffer:
@@ -186,7 +188,7 @@ class TdpGroup:
         """A reusable output for ``steps`` times: made on the first call, the same one after that."""
         if not isinstance(steps, int) or steps < 0:
             raise ValueError(f"TdpGroup.buffer: steps must be a number of times, got {steps!r}")
-        self._look()
+        self.look()
         found = self._buffers.get(steps)
         if found is None:
             with torch.inference_mode(False):  # it will be written in and out of that mode
@@ -205,7 +207,7 @@ def tdp_group(group: TdpGroup | Params, times: Tensor, *, out: GroupBuffer | Non
     """:func:`tdp` of every parameter of the group at every time, in one native call.
 
     group: a :class:`TdpGroup`, or a list of (param0, param1, weight, bias) with the original's
-    ``weight_offset=1``. times: (T,). Returns a list of (T, \\*shape), views of one fresh (T, total)
+    ``weight_offset=1``. times: (T,). Returns a list of (T, \\*shape), columns of one fresh (T, total)
     tensor; ``out=group.buffer(T)`` writes into that buffer and returns it. Gradients as for tdp.
     """
     if not isinstance(group, TdpGroup):
@@ -215,10 +217,9 @@ def tdp_group(group: TdpGroup | Params, times: Tensor, *, out: GroupBuffer | Non
     )
     if out is not None:
         _check_buffer(group, times, out, grads)
-    native = backend.native_cpu() and group.lists[0][0].is_cpu and not _check.traced()
-    if grads and native:
-        return GroupBuffer(_Group.run(group, times), group)
-    if not native:
+    if grads and not _check.traced() and not backend.eager_forced():
+        return list(_Group.run(group, times))
+    if grads or not _native(group):
         flat = _GROUP(*group.lists, times, group.weight_offset)
         if out is None:
             return GroupBuffer(flat, group)
@@ -229,6 +230,10 @@ def tdp_group(group: TdpGroup | Params, times: Tensor, *, out: GroupBuffer | Non
     _evaluated(group, times, out.flat)
     _check.written(out.flat)
     return out
+
+
+def _native(group):
+    return backend.native_cpu() and group.lists[0][0].is_cpu and not _check.traced()
 
 
 def _evaluated(group, times, out):
@@ -276,17 +281,26 @@ def _backward_group(ctx, grad):
     times, *tensors = ctx.saved_tensors
     count = len(tensors) // 4
     lists = [tensors[i * count : (i + 1) * count] for i in range(4)]
-    rows, to_times = _GROUP_BACKWARD(grad, *lists, times, ctx.weight_offset)
+    return *_gradients(grad, lists, times, ctx.weight_offset), None
+
+
+def _gradients(grad, lists, times, weight_offset):
+    """The gradients of the four lists, and of times."""
+    rows, to_times = _GROUP_BACKWARD(grad, *lists, times, weight_offset)
     sizes = [p.numel() for p in lists[0]]
     grads = [
         [_as(p, g) for g, p in zip(row.split(sizes), column, strict=True)]
         for row, column in zip(rows.unbind(0), lists, strict=True)
     ]
-    return *grads, to_times, None
+    return *grads, to_times
 
 
 class _Group(torch.autograd.Function):
-    """The op ``tdp_group`` for plain eager training: the registered way takes 684 arguments through pytrees, 2 ms."""
+    """The op ``tdp_group`` for plain training, with an output a parameter.
+
+    The registered op takes 684 arguments through pytrees, 2 ms, and has one output: backward could run once, and would
+    give every parameter a gradient, also one that was not used. Here only those used take part, as often as asked.
+    """
 
     @staticmethod
     def run(group, times):
@@ -295,14 +309,34 @@ class _Group(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, group, times, *flat):
+        ctx.set_materialize_grads(False)
+        # Not saved for backward: what is saved is freed by the first of several backwards.
+        ctx.inputs, ctx.versions = (times, *flat), [x._version for x in (times, *flat)]
         ctx.weight_offset = group.weight_offset
-        ctx.save_for_backward(times, *flat)
-        return _evaluated(group, times, None)
+        native = _native(group)
+        rows = _evaluated(group, times, None) if native else _GROUP(*group.lists, times, group.weight_offset)
+        return tuple(GroupBuffer(rows, group))
 
     @staticmethod
-    def backward(ctx, grad):
-        *lists, to_times, _ = _backward_group(ctx, grad)
-        return None, to_times, *itertools.chain(*lists)
+    def backward(ctx, *grads):
+        times, *flat = ctx.inputs
+        if [x._version for x in ctx.inputs] != ctx.versions:
+            raise RuntimeError(
+                "tdp_group: a parameter was changed in place between this forward and its backward (by an optimizer's "
+                "step?); its gradient would be of the new value"
+            )
+        count = len(grads)
+        used = [i for i, grad in enumerate(grads) if grad is not None]
+        result = [None] * len(flat)
+        if not used:
+            return None, None, *result
+        grad = torch.cat([grads[i].reshape(len(times), -1) for i in used], dim=1)
+        lists = [[flat[column * count + i] for i in used] for column in range(4)]
+        *columns, to_times = _gradients(grad, lists, times, ctx.weight_offset)
+        for column, values in enumerate(columns):
+            for i, value in zip(used, values, strict=True):
+                result[column * count + i] = value
+        return None, to_times, *result
 
 
 def _as(p, g):
