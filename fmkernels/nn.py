@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fmkernels.ops import TdpGroup, _check, td_layer_norm, td_rms_norm, tdp_group
 
 FOUR = ("param0", "param1", "nodecay_weight", "nodecay_bias")
-_SEEDS = "_fmkernels_seeds"  # in the __dict__ of a model that was seeded
+SEEDS = "_fmkernels_seeds"  # in the __dict__ of a model that was seeded
 _converted = 0  # counts conversions of time-dependent modules: .to(), .half() …
 
 
@@ -94,7 +94,7 @@ class Seeds:
     """The time-dependent parameters below a model, found by a walk, and found anew once anything there changed."""
 
     def __init__(self, model: nn.Module):
-        self.model, self.converted = ref(model), _converted
+        self.model, self.converted, self.slow = ref(model), _converted, {}  # slow: a note of patch.py
         self.modules = time_dependent(model)
         self.trees = [m._modules for m in model.modules() if m._modules]
         self.types = [type(m) for m in self.modules]
@@ -122,9 +122,11 @@ class Seeds:
             and list(map(type, self.modules)) == self.types
         )
 
-    @property
-    def frozen(self) -> bool:
-        return bool(self.modules) and "_frozen" in vars(self.modules[0])
+    def seed(self, log_snr: Tensor) -> None:
+        if self.modules and "_frozen" not in vars(self.modules[0]):
+            times = _distinct(_flat(log_snr)) / 4
+            for group in self.groups:
+                group.put(group.evaluate(times))
 
     def __reduce__(self):
         return _nothing, ()
@@ -151,9 +153,9 @@ def four(module: TimeDependent) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def seeds_of(model: nn.Module) -> Seeds:
-    seeds = vars(model).get(_SEEDS)
+    seeds = vars(model).get(SEEDS)
     if seeds is None or not seeds.hold(model):
-        seeds = vars(model)[_SEEDS] = Seeds(model)
+        seeds = vars(model)[SEEDS] = Seeds(model)
     return seeds
 
 
@@ -164,21 +166,20 @@ def seed_time(model: nn.Module, log_snr: Tensor) -> None:
     can be seen without waiting for a device (one element, an expanded tensor, or CPU memory), else B rows.
     Gradients go to the parameters. Inside ``TimeTable.at(k)`` the table's row is kept.
     """
-    if not isinstance(log_snr, Tensor) or log_snr.dim() > 1 or log_snr.numel() == 0:
-        got = tuple(log_snr.shape) if isinstance(log_snr, Tensor) else type(log_snr).__name__
-        raise ValueError(f"seed_time: log_snr must be a tensor of shape (B,) with B > 0, got {got}")
     if torch.compiler.is_compiling():  # the compiler walks once; the lists kept here would only get in its way
         for modules in _alike(time_dependent(model)):
-            rows = tdp_group([four(m) for m in modules], log_snr.reshape(-1).to(modules[0].param0.device) / 4)
+            rows = tdp_group([four(m) for m in modules], _flat(log_snr).to(modules[0].param0.device) / 4)
             for module, row in zip(modules, rows, strict=True):
                 module.curr_weight = row
         return
-    seeds = seeds_of(model)
-    if seeds.frozen:
-        return
-    times = _distinct(log_snr.reshape(-1)) / 4
-    for group in seeds.groups:
-        group.put(group.evaluate(times))
+    seeds_of(model).seed(log_snr)
+
+
+def _flat(log_snr: Tensor) -> Tensor:
+    if not isinstance(log_snr, Tensor) or log_snr.dim() > 1 or log_snr.numel() == 0:
+        got = tuple(log_snr.shape) if isinstance(log_snr, Tensor) else type(log_snr).__name__
+        raise ValueError(f"seed_time: log_snr must be a tensor of shape (B,) with B > 0, got {got}")
+    return log_snr.reshape(-1)
 
 
 def _distinct(log_snr: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
-from fmkernels.nn import FOUR, TDLayerNorm, TDRMSNorm, TimeDependent, four, seed_time, seeds_of, time_dependent
+from fmkernels.nn import FOUR, SEEDS, TDLayerNorm, TDRMSNorm, TimeDependent, four, seed_time, seeds_of, time_dependent
 from fmkernels.ops import tdp
 
 _NORM_NAMES = {TDRMSNorm: ({"scale"}, {"scale", "offset"}), TDLayerNorm: ({"weight", "bias"},)}
@@ -92,6 +92,7 @@ def accelerate(model: nn.Module) -> Acceleration:
         module.__class__ = _norm_class(type(module), kind, promotes)
         report.norms[kind.__name__] += 1
     _take_seeding(model, report)
+    _forget_seeds(model)
     return report
 
 
@@ -103,9 +104,14 @@ def restore(model: nn.Module) -> None:
         if isinstance(module, _Swapped):
             if isinstance(module, TimeDependent):
                 module.curr_weight = None
+                vars(module).pop("_seeded_by", None)
             module.__class__ = module._original
-            for name in ("_fmkernels_seeds", "_seeded_by"):
-                vars(module).pop(name, None)
+    _forget_seeds(model)
+
+
+def _forget_seeds(model: nn.Module) -> None:
+    for module in model.modules():
+        vars(module).pop(SEEDS, None)
 
 
 # Recognising, by structure, then by what is computed.
@@ -236,12 +242,23 @@ def _parameter_class(cls: type) -> type:
 
     def fast(*args, **kwargs):
         model, log_snr = args if len(args) == 2 else [*args, *(kwargs[name] for name in names[len(args) :])]
-        if torch.compiler.is_compiling() or seeds_of(model).modules:
-            seed_time(model, log_snr)
-        else:  # restored since
+        if torch.compiler.is_compiling():
+            (cls.seed_time if _has_slow(model, cls) else seed_time)(model, log_snr)
+            return
+        seeds = seeds_of(model)
+        if cls not in seeds.slow:
+            seeds.slow[cls] = _has_slow(model, cls)
+        if seeds.slow[cls]:
             cls.seed_time(model, log_snr)
+        else:
+            seeds.seed(log_snr)
 
     return _subclass((_parameter_class, cls), (TimeDependent,), seed_time=staticmethod(fast))
+
+
+def _has_slow(model: nn.Module, cls: type) -> bool:
+    """Below the model is a cls that is not accelerated: it is new, or was restored."""
+    return any(isinstance(m, cls) and not isinstance(m, TimeDependent) for m in model.modules())
 
 
 def _norm_class(cls: type, kind: type[nn.Module], promotes: tuple[bool, bool]) -> type:

@@ -69,6 +69,7 @@ def test_the_target_cannot_move(name):
     x_t, v = PATHS[name].pair(t, x0.requires_grad_(), x1)
     assert x_t.requires_grad
     assert not v.requires_grad
+    assert not PATHS[name].velocity(t, x0, x1).requires_grad
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -134,6 +135,37 @@ def test_reversed_and_scaled(name):
     assert back.end == pytest.approx(schedule.start)
     assert torch.equal(schedule.scaled(2.0).dt, 2 * schedule.dt)
     assert torch.equal(schedule.scaled(2.0).t, schedule.t)
+    assert schedule.scaled(2.0).start == schedule.start
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_do_not_depend_on_defaults(name):
+    expected = make_schedule(name, 20)
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        schedule = make_schedule(name, 20)
+        own = Schedule("own", [0.1, 0.3], [0.1, 0.1])
+        fk.sample(lambda x, t: -x, torch.ones(1, 2, dtype=torch.float32), schedule)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(schedule.t, expected.t)
+    assert torch.equal(schedule.dt, expected.dt)
+    assert torch.equal(own.t, torch.tensor([0.1, 0.3]))
+
+
+def test_a_schedule_is_its_own():
+    table = torch.tensor([0.0, 0.5])
+    schedule = Schedule("own", table, table)
+    table.fill_(9)
+    assert schedule.t.tolist() == [0.0, 0.5]
+
+
+def test_paths_check_their_ends():
+    t, x0, x1 = ends()
+    with pytest.raises(ValueError, match="x1 must have shape"):
+        PATHS["cosine"].pair(t, x0, x1[0])
+    with pytest.raises(ValueError, match="t must have shape"):
+        PATHS["cosine"].pair(t[:1], x0, x1)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +178,7 @@ def test_reversed_and_scaled(name):
         (lambda: Schedule("own", torch.zeros(3), torch.zeros(2)), "of one length, got 3 and 2"),
         (lambda: Schedule("own", torch.zeros(0), torch.zeros(0)), "t must be of shape"),
         (lambda: Schedule("own", torch.zeros(1), torch.tensor([torch.nan])), "dt must be finite"),
+        (lambda: Schedule("own", [0.0, 2.0], [1.0, 1.0]), "t must be in [0, 1], got 0 … 2"),
     ],
 )
 def test_bad_schedules(make, message):

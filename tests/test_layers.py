@@ -52,7 +52,7 @@ def violations(module, names):
     return [f"{module} imports {n}" for n in ours if not any(within(n, prefix) for prefix in allowed)]
 
 
-@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda x: x if isinstance(x, str) else "")
+@pytest.mark.parametrize(("module", "path"), list(modules()), ids=lambda x: x if isinstance(x, str) else "")
 def test_imports_go_one_way(module, path):
     assert violations(module, list(imports(path))) == []
 

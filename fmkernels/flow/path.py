@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fmkernels.ops import Dt_psi, flow_pair, psi
+from fmkernels.ops import Dt_psi, _check, flow_pair, psi
 
 Coefficient = Callable[[Tensor], Tensor]
 
@@ -24,6 +24,9 @@ class Path:
 
     def pair(self, t: Tensor, x0: Tensor, x1: Tensor, *, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         """(x_t, v)."""
+        _check.batched("Path", "x0", x0)
+        _check.like("Path", "x1", x1, "x0", x0)
+        _check.shape("Path", "t", t, (len(x0),), "(B,)")
         dtype = dtype or torch.promote_types(x0.dtype, x1.dtype)
         wide = torch.promote_types(dtype, torch.float32)
         t = t.to(wide)
@@ -55,7 +58,7 @@ class PsiPath(Path):
         return psi(t, x0, x1, **self.sigmas)
 
     def velocity(self, t: Tensor, x0: Tensor, x1: Tensor) -> Tensor:
-        return Dt_psi(t, x0, x1, **self.sigmas)
+        return Dt_psi(t, x0.detach(), x1.detach(), **self.sigmas)
 
 
 PATHS = {

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -23,12 +24,16 @@ class Schedule:
 
     def __post_init__(self):
         for field in ("t", "dt"):
-            value = torch.as_tensor(getattr(self, field)).detach().to("cpu", torch.float32)
+            value = getattr(self, field)
+            value = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+            value = value.to("cpu", torch.float32, copy=True)
             if value.dim() != 1 or len(value) == 0:
                 raise ValueError(f"Schedule: {field} must be of shape (N,) with N > 0, got {tuple(value.shape)}")
             if not torch.isfinite(value).all():
                 raise ValueError(f"Schedule: {field} must be finite, got {value.tolist()}")
             object.__setattr__(self, field, value)
+        if self.t.min() < 0 or self.t.max() > 1:
+            raise ValueError(f"Schedule: t must be in [0, 1], got {self.t.min():g} … {self.t.max():g}")
         if len(self.t) != len(self.dt):
             raise ValueError(f"Schedule: t and dt must be of one length, got {len(self.t)} and {len(self.dt)}")
         if self.start is None:
@@ -56,7 +61,7 @@ class Schedule:
     @property
     def t_next(self) -> Tensor:
         """(N,): the time of the state after each step, which is the next step's t, and ``end`` after the last."""
-        return torch.cat([self.t[1:], torch.tensor([self.end])]).clamp(0, 1)
+        return torch.cat([self.t[1:], self.t.new_tensor([self.end]).clamp(0, 1)])
 
     def reversed(self) -> "Schedule":
         """t and dt in reverse order, dt negative: the path walked from 1 to 0."""
@@ -76,9 +81,13 @@ class Schedule:
 
 
 def _steps(name: str, steps: object) -> int:
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+    if not isinstance(steps, Integral) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"{name}: steps must be a whole number of at least 1, got {steps!r}")
-    return steps
+    return int(steps)
+
+
+def _even(steps: int) -> Tensor:
+    return torch.linspace(0, 1, steps + 1, dtype=torch.float64, device="cpu")
 
 
 def _between(name: str, edges: Tensor) -> Schedule:
@@ -91,7 +100,7 @@ def logit_normal(steps: int, *, close_ends: bool = False) -> Schedule:
 
     It starts after 0 and ends before 1 (0.0086 and 0.9914); ``close_ends`` stretches it to the whole path.
     """
-    u = torch.linspace(1e-6, 1 - 1e-6, _steps("logit_normal", steps) + 1)
+    u = torch.linspace(1e-6, 1 - 1e-6, _steps("logit_normal", steps) + 1, dtype=torch.float32, device="cpu")
     edges = torch.sigmoid(torch.erfinv(2 * u - 1) * math.sqrt(2))
     if close_ends:
         edges = (edges - edges[0]) / (edges[-1] - edges[0])
@@ -100,26 +109,27 @@ def logit_normal(steps: int, *, close_ends: bool = False) -> Schedule:
 
 def uniform(steps: int) -> Schedule:
     """``t = k/N``, ``dt = 1/N``."""
-    return _between("uniform", torch.linspace(0, 1, _steps("uniform", steps) + 1, dtype=torch.float64))
+    return _between("uniform", _even(_steps("uniform", steps)))
 
 
 def midpoint(steps: int) -> Schedule:
     """``t = (k + 1/2)/N``, ``dt = 1/N``: a first-order rule of Euler's cost, for Euler only."""
-    t = (torch.arange(_steps("midpoint", steps), dtype=torch.float64) + 0.5) / steps
-    return Schedule("midpoint", t, torch.full((steps,), 1 / steps), start=0.0)
+    edges = _even(_steps("midpoint", steps))
+    return Schedule("midpoint", edges[:-1] + 0.5 / steps, edges.diff(), start=0.0)
 
 
 def crossflow(steps: int) -> Schedule:
     """The original sampler's: t is N even points from 0 to 1 - 1e-5, dt the differences of N + 1 from 1e-5 to 1."""
-    t = torch.linspace(0, 1 - 1e-5, _steps("crossflow", steps))
-    return Schedule("crossflow", t, torch.linspace(1e-5, 1, steps + 1).diff())
+    kind = {"dtype": torch.float32, "device": "cpu"}
+    t = torch.linspace(0, 1 - 1e-5, _steps("crossflow", steps), **kind)
+    return Schedule("crossflow", t, torch.linspace(1e-5, 1, steps + 1, **kind).diff())
 
 
 def shifted(steps: int, *, shift: float = 3.0) -> Schedule:
     """``t = s u / (1 + (s - 1) u)``, u = k/N: with s > 1 the steps get shorter toward 1."""
     if not isinstance(shift, (int, float)) or not 0 < shift < math.inf:
         raise ValueError(f"shifted: shift must be a positive number, got {shift!r}")
-    u = torch.linspace(0, 1, _steps("shifted", steps) + 1, dtype=torch.float64)
+    u = _even(_steps("shifted", steps))
     return _between(f"shifted by {shift:g}", shift * u / (1 + (shift - 1) * u))
 
 

@@ -14,9 +14,8 @@ from torch import Tensor
 from fmkernels.ops import _check, velocity_stats
 
 COLUMNS = ("mean_abs_x", "mean_abs_v", "rms_dx", "nonfinite", "dt")  # csrc/shared/columns.h, step_
-DIVERGES = 10.0  # times the first |x|
+DIVERGES = 10.0  # times as far as the first velocity, kept up, would lead
 LOST = 0.1  # of a step's change, to rounding
-STANDS = 3  # steps of the very same |x|
 
 
 class Anomaly(NamedTuple):
@@ -39,6 +38,9 @@ class NonFiniteError(FloatingPointError):
         super().__init__(f"{anomaly}. The trace is this error's .trace; Trace(nonfinite='continue') goes on")
         self.anomaly, self.trace = anomaly, trace
 
+    def __reduce__(self):
+        return NonFiniteError, (self.anomaly, self.trace)
+
 
 class Trace:
     """Per step and sample: mean |x|, mean |v|, rms of the change, number of non-finite elements, dt.
@@ -53,7 +55,6 @@ class Trace:
 
     Nothing is copied to the host until asked. Non-finite values raise :class:`NonFiniteError` at the end of the
     ``with`` block or of ``sample``, or every ``every`` steps; with ``nonfinite="continue"`` they are only noted.
-    ``step`` counts by itself and also finds what a half-precision state loses to rounding.
     """
 
     def __init__(self, *, every: int = 0, nonfinite: str = "raise"):
@@ -64,44 +65,47 @@ class Trace:
         self.every, self.nonfinite = every, nonfinite
         self.steps: list[int] = []
         self.times: list[float | None] = []
+        self.dtypes: list[torch.dtype] = []
         self._rows: list[Tensor] = []
-        self._lost: dict[int, Tensor] = {}
-        self._before: tuple | None = None
         self._read: Tensor | None = None
 
     # Writing
 
-    def record(self, step: int, x: Tensor, v: Tensor, dt: float | Tensor, *, t: float | None = None) -> None:
-        """Notes step ``step``: x and v are (B, ...), dt a number or a one-element tensor. No copy to the host."""
+    def record(
+        self, step: int, x: Tensor, v: Tensor, dt: float | Tensor, *, t: float | None = None, gain: float = 1.0
+    ) -> None:
+        """Notes a step ``x += gain * dt * v``: x and v are (B, ...), dt a number or a one-element tensor.
+
+        Nothing is copied to the host. t, if given, is for the table and the files.
+        """
         _check.batched("Trace", "x", x)
         _check.like("Trace", "v", v, "x", x)
         with torch.no_grad():
-            sums = velocity_stats(x, v_target=v).sums.float()  # x in the place of v_pred
-            n, dt = max(x[:1].numel(), 1), torch.as_tensor(dt, dtype=sums.dtype, device=sums.device).reshape(1)
-            rms = (sums[:, 2] / n).sqrt() * dt.abs()
-            columns = [sums[:, 4] / n, sums[:, 5] / n, rms, sums[:, 8], dt.expand(len(sums))]
-            self.append(step, torch.stack(columns, dim=1), t)
+            sums, n = velocity_stats(x, v_target=v).sums.float(), max(x[:1].numel(), 1)  # x in the place of v_pred
+            if not isinstance(dt, Tensor):
+                _check.number("Trace", "dt", dt)
+                dt = sums.new_full((1,), dt)  # filled on the device: a copy from the host would wait for it
+            elif dt.numel() != 1:
+                raise ValueError(f"Trace: dt must be a number or a one-element tensor, got shape {tuple(dt.shape)}")
+            dt = dt.to(sums).reshape(1)
+            change = (sums[:, 2] / n).sqrt() * dt.abs() * abs(gain)
+            columns = [sums[:, 4] / n, sums[:, 5] / n, change, sums[:, 8], dt.expand(len(sums))]
+            self.append(step, torch.stack(columns, dim=1), x.dtype, t)
 
-    def step(self, x: Tensor, v: Tensor, dt: float | Tensor, *, t: float | None = None) -> None:
+    def step(self, x: Tensor, v: Tensor, dt: float | Tensor, *, t: float | None = None, gain: float = 1.0) -> None:
         """:meth:`record` under the next number."""
-        number = self.steps[-1] + 1 if self.steps else 0
-        if x.dtype.itemsize < 4:
-            with torch.no_grad():
-                if self._before is not None and self._before[0].shape == x.shape:
-                    x_before, change = self._before
-                    sums = velocity_stats(x.detach().float() - x_before, v_target=change).sums
-                    self._lost[number - 1] = (sums[:, 0] / sums[:, 2]).sqrt()
-                self._before = x.detach().float().clone(), (v.detach().float() * dt)
-        self.record(number, x, v, dt, t=t)
+        self.record(self.steps[-1] + 1 if self.steps else 0, x, v, dt, t=t, gain=gain)
 
-    def append(self, step: int, row: Tensor, t: float | None = None) -> None:
-        """A row of the five columns, (B, 5), as ``euler_step_`` fills it; it is kept, not copied."""
+    def append(self, step: int, row: Tensor, dtype: torch.dtype, t: float | None = None) -> None:
+        """A row of the five columns, (B, 5), as ``euler_step_`` fills it (kept, not copied), of a state in dtype."""
+        if t is not None:
+            _check.number("Trace", "t", t)
         if self._rows and row.shape != self._rows[0].shape:
-            raise ValueError(
-                f"Trace: step {step} has {len(row)} samples, the others {len(self._rows[0])}; make a new Trace"
-            )
+            before = len(self._rows[0])
+            raise ValueError(f"Trace: step {step} has {len(row)} samples, the others {before}; make a new Trace")
         self.steps.append(int(step))
         self.times.append(t)
+        self.dtypes.append(dtype)
         self._rows.append(row)
         self._read = None
         if self.every and len(self._rows) % self.every == 0:
@@ -109,7 +113,7 @@ class Trace:
 
     def check(self) -> None:
         """Raises :class:`NonFiniteError` if a value was not finite and ``nonfinite`` is "raise". Reads the device."""
-        if self.nonfinite == "raise" and (found := self._first_nonfinite()) is not None:
+        if self.nonfinite == "raise" and (found := self._nonfinite()) is not None:
             raise NonFiniteError(found, self)
 
     def __enter__(self) -> "Trace":
@@ -137,28 +141,26 @@ class Trace:
             raise KeyError(f"Trace has the columns {', '.join(COLUMNS)}; got {name!r}")
         return self.values[:, :, COLUMNS.index(name)]
 
-    def _means(self) -> Iterable[list[float]]:
-        return self.values.double().mean(1).tolist()
-
     def lines(self) -> list[str]:
         """The diary's step lines: ``step0: |x|=0.7889, |v|=0.4671, dt=0.0804``."""
+        means = self.values.double().mean(1).tolist()
         return [
             f"step{k}: |x|={x:.4f}, |v|={v:.4f}, dt={dt:.4f}"
-            for k, (x, v, _, _, dt) in zip(self.steps, self._means(), strict=True)
+            for k, (x, v, _, _, dt) in zip(self.steps, means, strict=True)
         ]
 
     def table(self) -> str:
         """All columns, means over the samples (the spread of |x| beside it), and what is wrong, if anything."""
         out = ["  step         t        dt       |x|   min – max |x|           |v|    rms dx  nonfinite"]
-        low, high = self.column("mean_abs_x").aminmax(dim=1) if len(self) else ((), ())
-        for k, t, (x, v, dx, bad, dt), a, b in zip(self.steps, self.times, self._means(), low, high, strict=True):
-            time = "        –" if t is None else f"{t:9.6f}"
-            samples = self.values.shape[1]
-            out.append(
-                f"{k:>6} {time} {dt:9.6f} {x:9.4f} {a:9.4f} – {b:<9.4f} {v:9.4f} {dx:9.6f} {bad * samples:10.0f}"
-            )
-        anomaly = self.first_anomaly()
-        return "\n".join([*out, f"first anomaly: {anomaly or 'none'}"])
+        for k, t, values in zip(self.steps, self.times, self.values.double(), strict=True):
+            if len(values):
+                x, v, dx, _, dt = values.mean(0).tolist()
+                (low, high), bad = values[:, 0].aminmax(), values[:, 3].sum()
+                time = "        –" if t is None else f"{t:9.6f}"
+                out.append(f"{k:>6} {time} {dt:9.6f} {x:9.4f} {low:9.4f} – {high:<9.4f} {v:9.4f} {dx:9.6f} {bad:10.0f}")
+        return "\n".join([*out, f"first anomaly: {self.first_anomaly() or 'none'}"])
+
+    __str__ = table
 
     def _records(self) -> Iterable[dict]:
         """One dict a step and sample; what is not finite is None, as JSON has no word for it."""
@@ -189,86 +191,67 @@ class Trace:
         figure = Figure(figsize=(8, 5.5), layout="constrained")
         FigureCanvasAgg(figure)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+        marker = "o" if len(self) == 1 else None
         for axis, name, label, colour in (
             (upper, "mean_abs_x", "|x|", "#3b6fb6"),
             (upper, "mean_abs_v", "|v|", "#e08e45"),
             (lower, "rms_dx", "rms of the change", "#4c9a5b"),
+            (lower, "dt", "|dt|", "#888888"),
         ):
-            values = self.column(name).double()
-            if len(self):
+            if self.values.numel():
+                values = self.column(name).double().abs()
                 axis.fill_between(self.steps, *values.aminmax(dim=1), color=colour, alpha=0.2, linewidth=0)
-                axis.plot(self.steps, values.mean(1), color=colour, label=label)
-        if len(self):
-            lower.plot(self.steps, self.column("dt").abs()[:, 0], color="#888", linestyle="--", label="|dt|")
+                axis.plot(self.steps, values.mean(1), color=colour, label=label, marker=marker)
+                axis.legend(fontsize=8)
         if (anomaly := self.first_anomaly()) is not None:
             upper.axvline(anomaly.step, color="#c0392b", linewidth=1)
             upper.set_title(str(anomaly), color="#c0392b", fontsize=9, wrap=True)
         for axis in (upper, lower):
             axis.grid(alpha=0.3)
-            if len(self):
-                axis.legend(fontsize=8)
         upper.set_ylabel("mean over elements; band: samples", fontsize=8)
         lower.set_xlabel("step")
-        figure.savefig(path, dpi=110)
+        figure.savefig(path, dpi=110, format="png")
         return Path(path)
 
     def first_anomaly(self) -> Anomaly | None:
-        """The first step where something is wrong: not finite, running away, standing still, lost to rounding."""
-        found = (self._first_nonfinite(), self._first_divergence(), self._first_standstill(), self._first_loss())
+        """The first step where something is wrong: not finite, running away, or lost to the state's rounding."""
+        found = (self._nonfinite(), self._divergence(), self._loss())
         return min((a for a in found if a is not None), key=lambda a: a.step, default=None)
 
-    def _first(self, mask: Tensor, make) -> Anomaly | None:
+    def _first(self, mask: Tensor, value: Tensor, quantity: str, reason: str) -> Anomaly | None:
         hits = mask.nonzero()
-        return make(*hits[0].tolist()) if len(hits) else None
-
-    def _first_nonfinite(self) -> Anomaly | None:
-        x, v, bad = (self.column(n) for n in ("mean_abs_x", "mean_abs_v", "nonfinite"))
-
-        def make(row, sample):
-            quantity = "v" if torch.isfinite(x[row, sample]) and not torch.isfinite(v[row, sample]) else "x"
-            value = (v if quantity == "v" else x)[row, sample].item()
-            count = int(bad[row, sample])
-            where = "in the step" if quantity == "x" and math.isfinite(value) else "when it came"
-            return Anomaly(self.steps[row], sample, quantity, value, f"is not finite {where} ({count} elements)")
-
-        return self._first((bad > 0) | ~torch.isfinite(x) | ~torch.isfinite(v), make)
-
-    def _first_divergence(self) -> Anomaly | None:
-        x = self.column("mean_abs_x")
-        if len(self) < 2:
+        if not len(hits):
             return None
-        grown = torch.isfinite(x) & (x > DIVERGES * x[:1]) & (x[:1] > 0)
-        return self._first(
-            grown,
-            lambda row, i: Anomaly(
-                self.steps[row], i, "x", x[row, i].item(),
-                f"runs away: |x| is {x[row, i]:.4g}, {x[row, i] / x[0, i]:.0f} times what it was at the first step",
-            ),
-        )  # fmt: skip
+        row, sample = hits[0].tolist()
+        number = value[row, sample].item()
+        return Anomaly(self.steps[row], sample, quantity, number, reason.format(number))
 
-    def _first_standstill(self) -> Anomaly | None:
+    def _nonfinite(self) -> Anomaly | None:
+        x, v, dx, bad = (self.column(name) for name in COLUMNS[:4])
+        found = self._first(bad > 0, x, "x", "is not finite")
+        if found is None:
+            return None
+        row = self.steps.index(found.step)
+        at = (row, found.sample)
+        count = f" ({bad[at]:.0f} elements)"
+        # A change that is NaN beside a finite v is that of a second velocity, as heun's.
+        if torch.isfinite(x[at]) and not (torch.isfinite(v[at]) and not dx[at].isnan()):
+            return found._replace(quantity="v", value=v[at].item(), reason="is not finite" + count)
+        return found._replace(reason=found.reason + (" after the step" if torch.isfinite(x[at]) else "") + count)
+
+    def _divergence(self) -> Anomaly | None:
+        x, v, dt = (self.column(name) for name in ("mean_abs_x", "mean_abs_v", "dt"))
+        reach = x[:1] + v[:1] * dt.abs().sum(0)
+        far = torch.isfinite(x) & (x > DIVERGES * reach)
+        return self._first(far, x, "x", "runs away: |x| is {:.4g}, ten times as far as the first velocity leads")
+
+    def _loss(self) -> Anomaly | None:
+        """Rounding to the nearest moves an element by 0.29 of its spacing, rms; the spacing is eps |x| at most."""
+        eps = [torch.finfo(dtype).eps if dtype.itemsize < 4 else 0.0 for dtype in self.dtypes]
         x, dx = self.column("mean_abs_x"), self.column("rms_dx")
-        if len(self) <= STANDS:
-            return None
-        still = (x[1:] == x[:-1]) & (dx[:-1] > 0)
-        run = still.unfold(0, STANDS, 1).all(-1)
-        return self._first(
-            run,
-            lambda row, i: Anomaly(
-                self.steps[row], i, "x", x[row, i].item(),
-                f"stands still at |x| = {x[row, i]:.4f} for {STANDS} steps, though v is not 0: keep it in float32",
-            ),
-        )  # fmt: skip
-
-    def _first_loss(self) -> Anomaly | None:
-        for step, lost in sorted(self._lost.items()):
-            worst, sample = lost.cpu().nan_to_num(0.0).max(0)
-            if worst > LOST:
-                return Anomaly(
-                    step, int(sample), "x", worst.item(),
-                    f"loses {worst:.0%} of the step's change to rounding: keep it in float32",
-                )  # fmt: skip
-        return None
+        lost = (0.29 * torch.tensor(eps, dtype=x.dtype)[:, None] * x / dx).clamp(max=1.0)
+        reason = "loses about {:.0%} of the step's change to rounding: keep the state in float32"
+        return self._first((lost > LOST) & (dx > 0), lost, "x", reason)
 
 
 def _written(text: str, path: str | Path | None) -> str:
