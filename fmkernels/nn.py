@@ -264,7 +264,7 @@ class TDRMSNorm(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         offset = getattr(self, "offset", None)
-        return td_rms_norm(x, self.scale(), offset and offset(), residual=residual, eps=self.eps)
+        return td_rms_norm(x, self.scale.forward(), offset and offset.forward(), residual=residual, eps=self.eps)
 
 
 class TDLayerNorm(nn.Module):
@@ -279,4 +279,4 @@ class TDLayerNorm(nn.Module):
         self.bias = TimeDependentParameter(dim, 0.0)
 
     def forward(self, x: Tensor | Sequence[Tensor], residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        return td_layer_norm(x, self.weight(), self.bias(), residual=residual, eps=self.eps)
+        return td_layer_norm(x, self.weight.forward(), self.bias.forward(), residual=residual, eps=self.eps)

@@ -317,7 +317,9 @@ std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor gra
     const int64_t runs = (group + run - 1) / run;
     const int64_t tasks = shape.rows == 0 ? 0 : shape.scale_rows * runs;
     std::vector<C> partial(size_t(2 * tasks * width), C(0));
-    parallel(tasks, 1, [&](int64_t first, int64_t last) {
+    // Short runs, of samples with a row of scale each, are not worth a thread one by one.
+    const int64_t grain = std::max<int64_t>(1, rows_per_task(shape) / std::max<int64_t>(1, std::min(run, group)));
+    parallel(tasks, grain, [&](int64_t first, int64_t last) {
       Tile<C> a, b, c, result;
       for (int64_t task = first; task < last; task++) {
         const C* scale_row = scales.data() + task / runs * width;

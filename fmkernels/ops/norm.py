@@ -107,33 +107,30 @@ def gelu_mul(a: Tensor, b: Tensor | None = None) -> Tensor:
 
 
 def _save_norm(ctx, inputs, output):
-    x, scale, offset, residual, ctx.eps, ctx.center = inputs
+    x, scale, offset, residual, eps, center = inputs
     _, summed, stat = output
-    ctx.has_residual, ctx.dtypes = residual is not None, [None if p is None else p.dtype for p in (offset, residual)]
-    ctx.x_dtype = x[0].dtype
+    dtypes = x[0].dtype, offset is not None and offset.dtype, residual is not None and residual.dtype
+    ctx.settings = eps, center, *dtypes
     ctx.mark_non_differentiable(stat)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(scale, stat, *([summed] if residual is not None else x))
+    ctx.save_for_backward(scale, stat, *(x if residual is None else [summed]))
 
 
 def _backward_norm(ctx, grad_y, grad_sum, _):
     scale, stat, *s = ctx.saved_tensors
-    offset_dtype, residual_dtype = ctx.dtypes
-    grad_sum = grad_sum if ctx.has_residual else None
+    eps, center, x_dtype, offset_dtype, residual_dtype = ctx.settings
+    grad_sum = grad_sum if residual_dtype else None
     if grad_y is None:  # only x + residual was used
         grad, to_scale, to_offset = grad_sum, None, None
     else:
-        grad, to_scale, to_offset = _NORM_BACKWARD(grad_y, grad_sum, list(s), scale, stat, ctx.eps, ctx.center)
-        to_scale, to_offset = (
-            to_scale.to(scale.dtype),
-            to_offset if offset_dtype is None else to_offset.to(offset_dtype),
-        )
+        grad, to_scale, to_offset = _NORM_BACKWARD(grad_y, grad_sum, s, scale, stat, eps, center)
+        to_scale = to_scale.to(scale.dtype)
+        to_offset = to_offset.to(offset_dtype) if offset_dtype else None
     if grad is None:
         return [None] * len(s), None, None, None, None, None
-    to_x = grad.to(ctx.x_dtype)
-    to_x = list(to_x.split([part.shape[-1] for part in s], dim=-1)) if len(s) > 1 else [to_x]
-    to_residual = grad.to(residual_dtype) if ctx.has_residual else None
-    return to_x, to_scale, None if offset_dtype is None else to_offset, to_residual, None, None
+    to_x = grad.to(x_dtype)
+    to_x = to_x.split([part.shape[-1] for part in s], dim=-1) if len(s) > 1 else [to_x]
+    return [*to_x], to_scale, to_offset, grad.to(residual_dtype) if residual_dtype else None, None, None
 
 
 def _save_gelu_mul(ctx, inputs, output):

@@ -270,5 +270,5 @@ def _backward_flow_loss(ctx, grad, _):
 
 register_autograd("psi", _backward_psi, _save_psi)
 register_autograd("flow_loss", _backward_flow_loss, _save_flow_loss)
-torch.library.register_autograd("fmkernels::flow_pair", _backward_flow_pair, setup_context=_save_flow_pair)
-torch.library.register_autograd("fmkernels::dt_psi", _backward_dt_psi, setup_context=_save_dt_psi)
+register_autograd("flow_pair", _backward_flow_pair, _save_flow_pair)
+register_autograd("dt_psi", _backward_dt_psi, _save_dt_psi)
