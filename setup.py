@@ -1,4 +1,5 @@
-"""Builds the compiled objects: ``_cpu`` (the ops, on torch's stable ABI) and ``_host`` (pybind11, no torch).
+"""Builds the compiled objects: ``_cpu`` (the ops, on torch's stable ABI), ``_host`` (pybind11, no torch), and
+``_autograd`` (gradients of a few ops in C++, for this torch only: the stable ABI has no autograd).
 
 FMKERNELS_BUILD=0   install without a compiler: eager PyTorch (and Triton) serve.
 FMKERNELS_SANITIZE=1  AddressSanitizer and UBSan, for ``make sanitize``.
@@ -60,7 +61,18 @@ def extensions():
         extra_link_args=["-Wl,-s"],
         language="c++",
     )
-    return {"ext_modules": [cpu, host], "cmdclass": {"build_ext": BuildExtension}}
+    autograd = Extension(
+        "fmkernels._autograd",
+        sources=["csrc/autograd.cpp"],
+        include_dirs=include_paths(),
+        library_dirs=library_paths(),
+        libraries=["c10", "torch_cpu", "torch"],
+        define_macros=[("_GLIBCXX_USE_CXX11_ABI", str(int(torch._C._GLIBCXX_USE_CXX11_ABI)))],
+        extra_compile_args=["-O1", "-std=c++20", "-g0", "-fvisibility=hidden"],
+        extra_link_args=["-Wl,-s"],
+        language="c++",
+    )
+    return {"ext_modules": [cpu, host, autograd], "cmdclass": {"build_ext": BuildExtension}}
 
 
 setup(**(extensions() if os.environ.get("FMKERNELS_BUILD", "1") != "0" else {}))

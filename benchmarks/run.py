@@ -1,20 +1,24 @@
 """Runs every op benchmark, prints the table, writes results/cpu.json and a picture of it.
 
-python benchmarks/run.py                 # everything: results/cpu.json and results/cpu.png
+python benchmarks/run.py                 # every op: results/cpu.json and results/cpu.png
 python benchmarks/run.py --only tdp      # a part: printed only
+python benchmarks/run.py --models        # whole models and sampling runs: results/models.json and .png
 """
 
 import sys
 from pathlib import Path
 
+import bench_flow
 import bench_head
 import bench_norm
+import bench_patch
 import bench_path
 import bench_step
 import bench_tdp
 import harness
 
 FAMILIES = [module.cases for module in (bench_tdp, bench_norm, bench_path, bench_step, bench_head)]
+MODELS = [module.cases for module in (bench_patch, bench_flow)]
 
 
 def picture(result: dict, path: Path) -> None:
@@ -53,8 +57,9 @@ def picture(result: dict, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    whole = "--only" not in " ".join(sys.argv) and "--json" not in " ".join(sys.argv)
-    argv = sys.argv[1:] + (["--json", str(harness.RESULTS / "cpu.json")] if whole else [])
-    result = harness.main(FAMILIES, argv)
+    argv = [argument for argument in sys.argv[1:] if argument != "--models"]
+    stem, families = ("models", MODELS) if "--models" in sys.argv else ("cpu", FAMILIES)
+    whole = "--only" not in " ".join(argv) and "--json" not in " ".join(argv)
+    result = harness.main(families, argv + (["--json", str(harness.RESULTS / f"{stem}.json")] if whole else []))
     if whole:
-        picture(result, harness.RESULTS / "cpu.png")
+        picture(result, harness.RESULTS / f"{stem}.png")

@@ -61,6 +61,29 @@ def _load(stem: str, key: str) -> str:
     return f"{files[0].name} was built from other sources: no kernel for {', '.join(missing)}" if missing else ""
 
 
+def _load_autograd() -> str:
+    """Gradients of a few ops in C++, for the very torch they were built with; "" or why the Python ones serve."""
+    files = sorted(_PACKAGE.glob("_autograd.*so"))
+    if not files or _loaded["cpp"]:
+        return "_autograd was not built" if not files else _loaded["cpp"]
+    try:
+        from fmkernels import _host
+
+        built_with = _host.build_facts()["built_with_torch"]
+        if built_with != torch.__version__:
+            return f"built with torch {built_with}"
+        torch.ops.load_library(str(files[0]))
+    except (ImportError, OSError, RuntimeError) as error:
+        warnings.warn(
+            f"fmkernels: {files[0].name} does not load ({error}); gradients run from Python, a little slower. "
+            f"To build it: {rebuild_command()}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return f"does not load: {error}"
+    return ""
+
+
 def load_objects() -> None:
     """Loads what was built; one warning with the reason and the remedy where ``_cpu`` is not to be had."""
     global _forced
@@ -72,6 +95,7 @@ def load_objects() -> None:
     else:
         _loaded["cuda"] = _load("_cuda", "CUDA")
     _loaded["triton"] = "not part of this release"
+    _loaded["gradients in C++"] = _load_autograd()
     if _loaded["cpp"] and asked != "eager":
         warnings.warn(
             f"fmkernels: {_loaded['cpp']}; CPU tensors are served by eager PyTorch, correct but slower. "
@@ -193,8 +217,9 @@ def _check_device(name: str, args: tuple) -> None:
 
 def register_autograd(name: str, backward: Callable, setup_context: Callable) -> None:
     """Gradients of op ``name``; that of its ``*_backward`` op, if it has one, is an error that says what to do."""
-    torch.library.register_autograd(f"fmkernels::{name}", backward, setup_context=setup_context, lib=library)
-    OPS[name].direct = _direct(OPS[name], backward, setup_context)
+    if not _has_kernel(name, "Autograd"):  # not given by csrc/autograd.cpp
+        torch.library.register_autograd(f"fmkernels::{name}", backward, setup_context=setup_context, lib=library)
+        OPS[name].direct = _direct(OPS[name], backward, setup_context)
     if f"{name}_backward" not in NAMES:
         return
 
@@ -206,9 +231,14 @@ def register_autograd(name: str, backward: Callable, setup_context: Callable) ->
     torch.library.register_autograd(f"fmkernels::{name}_backward", twice, lib=library)
 
 
-def _direct(op: Op, backward: Callable, setup_context: Callable) -> Callable:
-    """The registered gradients without the registration, which costs 60 us a call: for plain eager training."""
-    listed = op.overload._schema.arguments[0].type.kind() == "ListType"
+def _direct(op: Op, backward: Callable, setup_context: Callable) -> Callable | None:
+    """The registered gradients without the registration, which costs 60 us a call: for plain eager training.
+
+    For ops whose arguments are tensors and numbers, but for a list at the front, if any.
+    """
+    listed, *others = [argument.type.kind() == "ListType" for argument in op.overload._schema.arguments]
+    if any(others):
+        return None
 
     class Direct(torch.autograd.Function):
         @staticmethod

@@ -40,6 +40,7 @@ def report() -> dict[str, str]:
     }
     for name in ("cpp", "cuda", "triton"):
         facts[f"backend {name}"] = backend._loaded[name] or "loaded"
+    facts["gradients in C++"] = backend._loaded["gradients in C++"] or "loaded"
     facts["backend in force"] = backend._forced or "auto"
     try:
         from fmkernels import _host

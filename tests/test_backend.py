@@ -109,6 +109,41 @@ print("ok")
     assert run.stdout == "ok\n", run.stderr
 
 
+GRADIENTS = """
+import torch, fmkernels as fk
+x, s, o, r = (torch.randn(n, dtype=torch.float64, requires_grad=True) for n in ((2, 3, 6), (2, 6), (2, 6), (2, 3, 6)))
+check = torch.autograd.gradcheck
+assert check(lambda *a: fk.td_rms_norm(*a[:3], residual=a[3]), (x, s, o, r))
+assert check(lambda x, s: fk.td_rms_norm(x, s), (x, s))
+assert check(lambda x, s, r: fk.td_rms_norm(x, s, residual=r)[1], (x, s, r))
+assert check(lambda x, s, o: fk.td_layer_norm(list(x.split([1, 5], -1)), s, o), (x, s, o))
+assert check(fk.gelu_mul, (x, r)) and check(fk.gelu_mul, (x,))
+y = fk.td_rms_norm(x.float(), s.bfloat16(), o)
+y.sum().backward()
+print([n for n in ("td_norm", "gelu_mul", "tdp") if fk.backend.OPS[n].direct], s.grad.dtype, o.grad.dtype)
+"""
+
+
+@pytest.mark.parametrize(
+    ("present", "python_gradients", "warns"),
+    [
+        (("_cpu", "_host", "_autograd"), "['tdp']", 0),
+        (("_cpu", "_host"), "['td_norm', 'gelu_mul', 'tdp']", 0),
+        (("_cpu", "_host", "broken"), "['td_norm', 'gelu_mul', 'tdp']", 1),
+    ],
+    ids=["in C++", "not built", "broken"],
+)
+def test_gradients_in_cpp_and_in_python(package_copy, present, python_gradients, warns):
+    for stem in present:
+        if stem == "broken":
+            (package_copy / "fmkernels" / "_autograd.broken.so").write_text("not an object")
+        else:
+            shutil.copy(object_file(stem), package_copy / "fmkernels")
+    run = python(GRADIENTS, package_copy)
+    assert run.stdout == f"{python_gradients} torch.float64 torch.float64\n", run.stderr
+    assert run.stderr.count("RuntimeWarning") == warns
+
+
 @pytest.mark.parametrize(
     ("env", "served", "warns"), [("eager", "eager", 0), ("cpp", "cpp", 0), ("auto", "cpp", 0), ("cuda", "cpp", 1)]
 )

@@ -218,3 +218,24 @@ def test_group_gradients_equal_single_ones():
     apart = sum(fk.tdp(*four, times, weight_offset=1.0).square().sum() for four in params)
     for a, b in zip(together, torch.autograd.grad(apart, flat), strict=True):
         assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_group_gradients_under_a_dispatch_mode():
+    """Where somebody looks at the operations, the registered op serves, with the same gradients."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    params = [tuple(torch.randn(n, requires_grad=True) for _ in range(4)) for n in (5, 7)]
+    flat, times = [x for four in params for x in four], torch.randn(3)
+
+    def gradients():
+        return torch.autograd.grad(sum(o.square().sum() for o in fk.tdp_group(params, times)), flat)
+
+    expected = gradients()
+    with Mode():
+        got = gradients()
+    for a, b in zip(got, expected, strict=True):
+        assert_close(a, b)

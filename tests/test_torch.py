@@ -6,35 +6,33 @@ import pickle
 import pytest
 import torch
 from cases import CASES, WITH_GRADIENTS
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fmkernels as fk
-from fmkernels import backend
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 every_gradient = pytest.mark.parametrize("case", WITH_GRADIENTS, ids=lambda c: c.name)
 
 
+class Recording(TorchDispatchMode):
+    """The calls of fmkernels ops, from Python or from C++."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "fmkernels":
+            self.calls.append((func, args))
+        return func(*args, **(kwargs or {}))
+
+
 def recorded_calls(case, gradients):
-    """The (overload, args) a case dispatches, caught on the way."""
-    calls, originals = [], {}
-
-    def catching(op):
-        def call(*args):
-            calls.append((op.overload, args))
-            return op.overload(*args)
-
-        return call
-
-    for op in backend.OPS.values():
-        originals[op] = op.run
-        op.run = catching(op)
-    try:
-        inputs = case.inputs(17, torch.float32)
+    """(overload, args) of every op the case calls, as the public functions call them."""
+    inputs = case.inputs(17, torch.float32)
+    with Recording() as recording:
         case.gradients(inputs) if gradients else case.outputs(inputs)
-    finally:
-        for op, run in originals.items():
-            op.run = run
-    return calls
+    return recording.calls
 
 
 def detached(args):

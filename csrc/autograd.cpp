@@ -1,0 +1,127 @@
+// Gradients in C++ for the ops that stand between the products of a block: a training step calls them hundreds of
+// times, and there the Python way costs more than the kernels. The stable ABI has no autograd, so this object uses
+// ATen and is bound to the torch it was built with: fmkernels/backend.py loads it under that torch only, and
+// without it the same gradients run from Python (fmkernels/ops/norm.py, which has the formulas' reasons).
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+namespace {
+
+using at::Tensor;
+using OptTensor = std::optional<Tensor>;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+template <class Signature>
+c10::TypedOperatorHandle<Signature> op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+Tensor as(const Tensor& grad, at::ScalarType dtype) {
+  return grad.defined() && grad.scalar_type() != dtype ? grad.to(dtype) : grad;
+}
+
+// Inside a backward: past the registration that refuses second derivatives, unless they may be asked for.
+struct Below {
+  std::optional<at::AutoDispatchBelowADInplaceOrView> guard;
+  Below() {
+    if (!at::GradMode::is_enabled()) guard.emplace();
+  }
+};
+
+using NormResult = std::tuple<Tensor, Tensor, Tensor>;
+
+struct Norm : torch::autograd::Function<Norm> {
+  static variable_list forward(AutogradContext* ctx, at::TensorList x, const Tensor& scale, const OptTensor& offset,
+                               const OptTensor& residual, double eps, bool center) {
+    static const auto run =
+        op<NormResult(at::TensorList, const Tensor&, const OptTensor&, const OptTensor&, double, bool)>(
+            "fmkernels::td_norm");
+    at::AutoDispatchBelowADInplaceOrView below;
+    auto [y, summed, stat] = run.call(x, scale, offset, residual, eps, center);
+    variable_list saved{scale, stat};
+    if (residual)
+      saved.push_back(summed);
+    else
+      saved.insert(saved.end(), x.begin(), x.end());
+    ctx->save_for_backward(std::move(saved));
+    ctx->mark_non_differentiable({stat});
+    ctx->set_materialize_grads(false);
+    auto& keep = ctx->saved_data;
+    keep["eps"] = eps;
+    keep["center"] = center;
+    keep["count"] = int64_t(x.size());
+    keep["x"] = x[0].scalar_type();
+    if (offset) keep["offset"] = offset->scalar_type();
+    if (residual) keep["residual"] = residual->scalar_type();
+    return {y, summed, stat};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    static const auto run = op<NormResult(const Tensor&, const OptTensor&, at::TensorList, const Tensor&, const Tensor&,
+                                          double, bool)>("fmkernels::td_norm_backward");
+    auto& keep = ctx->saved_data;
+    const bool has_offset = keep.count("offset"), has_residual = keep.count("residual");
+    const int64_t count = keep["count"].toInt();
+    const variable_list saved = ctx->get_saved_variables();
+    const at::TensorList s = at::TensorList(saved).slice(2);
+    const Tensor to_sum = has_residual ? grads[1] : Tensor();
+    Tensor grad = to_sum, to_scale, to_offset;
+    if (grads[0].defined()) {
+      const Below below;
+      std::tie(grad, to_scale, to_offset) =
+          run.call(grads[0], to_sum.defined() ? OptTensor(to_sum) : std::nullopt, s, saved[0], saved[1],
+                   keep["eps"].toDouble(), keep["center"].toBool());
+      to_scale = as(to_scale, saved[0].scalar_type());
+    }
+    variable_list result;
+    if (grad.defined() && count > 1) {
+      std::vector<c10::SymInt> widths;
+      for (const Tensor& part : s) widths.push_back(part.sym_size(-1));
+      for (const Tensor& part : as(grad, keep["x"].toScalarType()).split_with_sizes_symint(widths, -1))
+        result.push_back(part);
+    } else {
+      result.assign(size_t(count), as(grad, keep["x"].toScalarType()));
+    }
+    result.push_back(to_scale);
+    result.push_back(has_offset ? as(to_offset, keep["offset"].toScalarType()) : Tensor());
+    result.push_back(has_residual ? as(grad, keep["residual"].toScalarType()) : Tensor());
+    result.insert(result.end(), 2, Tensor());  // eps, center
+    return result;
+  }
+};
+
+NormResult td_norm(at::TensorList x, const Tensor& scale, const OptTensor& offset, const OptTensor& residual,
+                   double eps, bool center) {
+  const variable_list out = Norm::apply(x, scale, offset, residual, eps, center);
+  return {out[0], out[1], out[2]};
+}
+
+struct GeluMul : torch::autograd::Function<GeluMul> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& a, const OptTensor& b) {
+    static const auto run = op<Tensor(const Tensor&, const OptTensor&)>("fmkernels::gelu_mul");
+    at::AutoDispatchBelowADInplaceOrView below;
+    ctx->save_for_backward({a, b.value_or(Tensor())});
+    return run.call(a, b);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    static const auto run = op<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const OptTensor&)>(
+        "fmkernels::gelu_mul_backward");
+    const variable_list saved = ctx->get_saved_variables();
+    const bool both = saved[1].defined();
+    const Below below;
+    auto [to_a, to_b] = run.call(grads[0], saved[0], both ? OptTensor(saved[1]) : std::nullopt);
+    return {to_a, both ? to_b : Tensor()};
+  }
+};
+
+Tensor gelu_mul(const Tensor& a, const OptTensor& b) { return GeluMul::apply(a, b); }
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(fmkernels, Autograd, m) {
+  m.impl("td_norm", &td_norm);
+  m.impl("gelu_mul", &gelu_mul);
+}
