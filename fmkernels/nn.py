@@ -31,14 +31,18 @@ class TimeDependent(nn.Module):
     curr_weight: Tensor | None
 
     def forward(self) -> Tensor:
-        if self.curr_weight is None:
+        weight = self.curr_weight
+        if weight is None:
             raise RuntimeError(
                 f"this {type(self).__name__} has no value yet: call seed_time(model, log_snr) on the model that "
                 f"holds it, before its forward"
             )
-        if not torch.compiler.is_compiling() and torch.is_grad_enabled() and "_seeded_by" in self.__dict__:
-            self._seeded_by.captured = True  # a graph may keep it
-        return self.curr_weight
+        # A graph may keep the values of a seeding without gradients: their memory is not to be used again.
+        if not weight.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            owner = self.__dict__.get("_seeded_by")
+            if owner is not None:
+                owner.captured = True
+        return weight
 
     def __getstate__(self):
         # A value belongs to the forward it was made for; a copy gets its own.
@@ -263,8 +267,10 @@ class TDRMSNorm(nn.Module):
         self.offset = TimeDependentParameter(dim, 0.0) if offset else None
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        offset = getattr(self, "offset", None)
-        return td_rms_norm(x, self.scale.forward(), offset and offset.forward(), residual=residual, eps=self.eps)
+        parts = self._modules  # without the detours of module.name and module(): this is called a hundred times a step
+        offset = parts.get("offset")
+        offset = None if offset is None else offset.forward()
+        return td_rms_norm(x, parts["scale"].forward(), offset, residual=residual, eps=self.eps)
 
 
 class TDLayerNorm(nn.Module):
@@ -279,4 +285,5 @@ class TDLayerNorm(nn.Module):
         self.bias = TimeDependentParameter(dim, 0.0)
 
     def forward(self, x: Tensor | Sequence[Tensor], residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        return td_layer_norm(x, self.weight.forward(), self.bias.forward(), residual=residual, eps=self.eps)
+        parts = self._modules
+        return td_layer_norm(x, parts["weight"].forward(), parts["bias"].forward(), residual=residual, eps=self.eps)
