@@ -22,7 +22,8 @@ Tensor as(const Tensor& grad, at::ScalarType dtype) {
   return grad.defined() && grad.scalar_type() != dtype ? grad.to(dtype) : grad;
 }
 
-// Inside a backward: past the registration that refuses second derivatives, unless they may be asked for.
+// A backward passes by the registration of its op. Where second derivatives may be asked for (create_graph) it does
+// not: that registration raises, and says what to do.
 struct Below {
   std::optional<at::AutoDispatchBelowADInplaceOrView> guard;
   Below() {

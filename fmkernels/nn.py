@@ -29,25 +29,20 @@ class TimeDependent(nn.Module):
     """
 
     curr_weight: Tensor | None
+    _frozen = False  # True inside TimeTable.at
 
     def forward(self) -> Tensor:
-        weight = self.curr_weight
-        if weight is None:
+        if self.curr_weight is None:
             raise RuntimeError(
                 f"this {type(self).__name__} has no value yet: call seed_time(model, log_snr) on the model that "
                 f"holds it, before its forward"
             )
-        # A graph may keep the values of a seeding without gradients: their memory is not to be used again.
-        if not weight.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            owner = self.__dict__.get("_seeded_by")
-            if owner is not None:
-                owner.captured = True
-        return weight
+        return self.curr_weight
 
     def __getstate__(self):
         # A value belongs to the forward it was made for; a copy gets its own.
         state = super().__getstate__() if hasattr(super(), "__getstate__") else self.__dict__
-        return {k: v for k, v in state.items() if k != "_seeded_by"} | {"curr_weight": None}
+        return {k: v for k, v in state.items() if k != "_frozen"} | {"curr_weight": None}
 
     def _apply(self, *args, **kwargs):
         global _converted
@@ -60,13 +55,13 @@ class TimeDependent(nn.Module):
         seed_time(model, log_snr)
 
 
-class _Group:
+class _Batch:
     """Modules whose values have one dtype and device: what one call evaluates."""
 
     def __init__(self, modules: list[TimeDependent]):
         self.slots = [vars(m) for m in modules]
         self.group = TdpGroup([four(m) for m in modules])
-        self.device, self.buffer, self.captured = modules[0].param0.device, None, False
+        self.device, self.buffer, self.uses = modules[0].param0.device, None, 0
 
     def evaluate(self, times: Tensor) -> list[Tensor]:
         times = times.to(self.device)
@@ -76,22 +71,31 @@ class _Group:
             return tdp_group(self.group, times)
         if not self._reusable(len(times)):
             with torch.inference_mode(False):  # it will be written in and out of that mode
-                self.buffer, self.captured = self.group.empty(len(times)), False
+                self.buffer = self.group.empty(len(times))
+            self.uses = _uses(self.buffer.flat)
         return tdp_group(self.group, times, out=self.buffer)
 
     def _reusable(self, rows: int) -> bool:
-        """The last values can be overwritten: nobody has them but this buffer, the modules, and getrefcount itself."""
+        """The last values can be overwritten: nobody has them, a view of them, or a graph that saved them.
+
+        Each is held by the buffer, by its module, and by getrefcount itself: by three.
+        """
         return (
             self.buffer is not None
-            and not self.captured
             and self.buffer.flat.shape[0] == rows
             and self.buffer.flat.dtype == self.group.look()
+            and _uses(self.buffer.flat) == self.uses
             and set(map(getrefcount, self.buffer)) == {3}
         )
 
     def put(self, weights: Sequence[Tensor]) -> None:
         for slot, weight in zip(self.slots, weights, strict=True):
-            slot["curr_weight"], slot["_seeded_by"] = weight, self
+            slot["curr_weight"] = weight
+
+
+def _uses(x: Tensor) -> int:
+    """How many tensors share x's memory."""
+    return torch._C._storage_Use_Count(x.untyped_storage()._cdata)
 
 
 class Seeds:
@@ -100,11 +104,13 @@ class Seeds:
     def __init__(self, model: nn.Module):
         self.model, self.converted, self.slow = ref(model), _converted, {}  # slow: a note of patch.py
         self.modules = time_dependent(model)
-        self.trees = [m._modules for m in model.modules() if m._modules]
+        # What has children, or is made to be given some.
+        containers = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+        self.trees = [m._modules for m in model.modules() if m._modules or isinstance(m, containers)]
         self.types = [type(m) for m in self.modules]
         self.dicts = [m._parameters for m in self.modules]
         self.children, self.parameters = self._children(), list(self._parameters())
-        self.groups = [_Group(modules) for modules in _alike(self.modules)]
+        self.groups = [_Batch(modules) for modules in _alike(self.modules)]
         # A parametrisation computes its tensors anew each time they are asked for.
         self.lasting = all(d.get(name) is not None for d in self.dicts for name in FOUR)
 
@@ -127,7 +133,7 @@ class Seeds:
         )
 
     def seed(self, log_snr: Tensor) -> None:
-        if self.modules and "_frozen" not in vars(self.modules[0]):
+        if self.modules and not self.modules[0]._frozen:
             times = _distinct(_flat(log_snr)) / 4
             for group in self.groups:
                 group.put(group.evaluate(times))
@@ -171,7 +177,7 @@ def seed_time(model: nn.Module, log_snr: Tensor) -> None:
     Gradients go to the parameters. Inside ``TimeTable.at(k)`` the table's row is kept.
     """
     if torch.compiler.is_compiling():  # the compiler walks once; the lists kept here would only get in its way
-        for modules in _alike(time_dependent(model)):
+        for modules in _alike([m for m in time_dependent(model) if not m._frozen]):
             rows = tdp_group([four(m) for m in modules], _flat(log_snr).to(modules[0].param0.device) / 4)
             for module, row in zip(modules, rows, strict=True):
                 module.curr_weight = row

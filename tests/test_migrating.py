@@ -53,7 +53,7 @@ def names(section):
 
 @pytest.mark.usefixtures("my_project")
 @pytest.mark.parametrize(("section", "before", "after"), PAIRS)
-def test_after_gives_what_before_gave(section, before, after, tmp_path, monkeypatch):
+def test_after_gives_what_before_gave(section, before, after, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     results = []
     for code in (before, after):
@@ -63,8 +63,11 @@ def test_after_gives_what_before_gave(section, before, after, tmp_path, monkeypa
         made = {name: space[name] for name in RESULTS & space.keys() if space[name] is not given.get(name)}
         if "loss" in made:
             made |= {name: p.grad for name, p in space["model"].named_parameters() if p.grad is not None}
+        made["lines"] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step0: |x|=")]
         results.append(made)
-    assert results[0].keys() == results[1].keys() != set()
+    assert results[0].keys() == results[1].keys() != {"lines"}
+    lines = [made.pop("lines") for made in results]
+    assert lines[0] == (lines[1] if lines[0] else [])
     for name, expected in results[0].items():
         torch.testing.assert_close(results[1][name], expected, atol=5e-5, rtol=2e-4, msg=lambda m, n=name: f"{n}: {m}")
 

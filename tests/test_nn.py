@@ -136,6 +136,39 @@ def test_a_value_keeps_its_own_memory(norm):
     assert torch.equal(first, before)
 
 
+def test_a_view_of_a_value_keeps_its_memory(norm):
+    with torch.no_grad():
+        views = [seeded(norm, torch.tensor([t]))[0].detach() for t in (-4.0, 0.0, 4.0)]
+        rows = [seeded(norm, torch.tensor([t]))[0][0] for t in (-4.0, 0.0, 4.0)]
+    for several in (views, rows):
+        assert len({x.sum().item() for x in several}) == 3
+
+
+@pytest.mark.parametrize("use", [lambda x, w: x * w, lambda x, w: x * w[:, None], lambda x, w: fk.td_rms_norm(x, w)])
+def test_a_graph_keeps_values_seeded_without_gradients(norm, use):
+    x, losses = torch.randn(2, 1, 7, requires_grad=True), []
+    for t in (1.0, 2.0):
+        with torch.no_grad():
+            seed_time(norm, torch.tensor([t, -t]))
+        losses.append(use(x, norm.scale.curr_weight).sum())
+    sum(losses).backward()
+
+
+def test_memory_is_used_again_when_nobody_has_it(norm):
+    with torch.no_grad():
+        places = {seeded(norm, torch.tensor([t]))[0].data_ptr() for t in (1.0, 2.0, 3.0)}
+    assert len(places) == 1
+
+
+def test_a_module_put_in_an_empty_list():
+    model = nn.Module()
+    model.norms = nn.ModuleList()
+    seed_time(model, torch.zeros(1))
+    model.norms.append(TDRMSNorm(3))
+    seed_time(model, torch.zeros(1))
+    assert model.norms[0](torch.randn(1, 3)).shape == (1, 3)
+
+
 def test_mixed_dtypes_and_shapes():
     parts = nn.ModuleList([TimeDependentParameter((2, 3)), TimeDependentParameter(4).bfloat16(), TDRMSNorm(5)])
     seed_time(parts, torch.randn(2))
@@ -222,6 +255,8 @@ def test_table(norm):
         with table.at(k):
             seed_time(norm, torch.zeros(2))  # the model's own: answered by the table
             assert torch.equal(norm(x), expected)
+        with table.at(k):
+            assert copy.deepcopy(norm).scale._frozen is False
     seed_time(norm, torch.zeros(1))
     assert not torch.equal(norm(x), expected)
     with pytest.raises(IndexError, match="step must be in 0 … 4"), table.at(5):

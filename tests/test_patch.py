@@ -198,6 +198,10 @@ def test_compile_in_one_graph():
         assert_same(run(compiled), expected)
     with torch.no_grad():
         assert_close(compiled(*inputs(2))[1], small()(*inputs(2))[1], atol=2e-5, rtol=1e-4)
+        x, log_snr, null = inputs(2)
+        with fk.TimeTable(model, torch.tensor([1.5])).at(0):
+            got = compiled(x, log_snr, null)[1]
+    assert_close(got, small()(x, torch.full((2,), 1.5), null)[1], atol=2e-5, rtol=1e-4)
 
 
 def train(model, steps=3):
@@ -596,6 +600,64 @@ def test_more_arguments_than_were_tried():
     fk.nn.seed_time(model, torch.zeros(1))
     assert_close(model(x, mask=torch.zeros(6)), torch.zeros(2, 6))
     assert_close(model(hidden=x), model(x))
+
+
+class Scaled(TDP):
+    @staticmethod
+    def seed_time(model, log_snr, scale=1.0):
+        TDP.seed_time(model, torch.as_tensor(log_snr).reshape(-1) * scale)
+
+
+class WithScale(nn.Module):
+    def __init__(self, *args, **kwargs):
+        super().__init__()
+        self.gate, self.args, self.kwargs = Scaled((6,), nn.init.ones_), args, kwargs
+
+    def forward(self, x, log_snr):
+        Scaled.seed_time(self, log_snr, *self.args, **self.kwargs)
+        return x * self.gate()
+
+
+@pytest.mark.parametrize(
+    "more", [{"args": (0.3,)}, {"kwargs": {"scale": 0.3}}, {}], ids=["by place", "by name", "none"]
+)
+def test_a_seed_time_with_more_arguments(more):
+    def make():
+        return foreign.randomized(WithScale(*more.get("args", ()), **more.get("kwargs", {})))
+
+    model, x = make(), torch.randn(2, 6)
+    assert fk.accelerate(model).parameters == 1
+    for log_snr in (torch.tensor([2.0, -1.0]), torch.tensor([[2.0], [-1.0]]), 1.5):
+        assert_close(model(x, log_snr), make()(x, log_snr))
+
+
+def test_one_tensor_beside_the_parameters_of_many_samples():
+    norm, queries = foreign.randomized(foreign.TDRMSNorm(6)), torch.randn(1, 4, 6)
+    TDP.seed_time(norm, torch.tensor([1.0, -2.0]))
+    expected = norm(queries)
+    fk.accelerate(norm)
+    fk.nn.seed_time(norm, torch.tensor([1.0, -2.0]))
+    assert_close(norm(queries), expected)
+
+
+def test_a_norm_for_tokens_only_and_a_class_attribute():
+    class Parameter(TDP):
+        curr_weight = None
+
+        def __init__(self, dim):
+            super().__init__((dim,), nn.init.ones_)
+            del self.curr_weight
+
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = Parameter(6)
+
+        def forward(self, x):
+            return x / (x.norm(dim=-1, keepdim=True) * 6**-0.5 + 1e-8) * self.scale()[:, None]
+
+    report = fk.accelerate(Tokens())
+    assert (report.parameters, report.norms) == (1, {"TDRMSNorm": 1})
 
 
 def test_a_forward_set_on_the_instance_is_said():

@@ -64,7 +64,10 @@ class Schedule:
         return torch.cat([self.t[1:], self.t.new_tensor([self.end]).clamp(0, 1)])
 
     def reversed(self) -> "Schedule":
-        """t and dt in reverse order, dt negative: the path walked from 1 to 0."""
+        """t and dt in reverse order, dt negative: the diary's "1->0".
+
+        A step is then evaluated at the time it leads to, so every solver is of first order on it.
+        """
         return Schedule(f"{self.name}, 1->0", self.t.flip(0), -self.dt.flip(0), self.end)
 
     def scaled(self, factor: float) -> "Schedule":

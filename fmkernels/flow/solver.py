@@ -41,10 +41,11 @@ def sample(
     velocity: called ``velocity(x, t)`` with x like z0, in z0's dtype, and t (B,) in [0, 1], in the state's dtype. With
     ``guidance`` it is called with both halves in one batch, ``velocity(x, t, null=null)``, null (2B,) bool, False then
     True, and ``v = v_null + guidance * (v - v_null)``. x is one buffer, written anew for every call: clone what you
-    keep. The state is fp32 whatever z0's dtype is (fp64 for fp64).
+    keep. A condition besides z0 is yours to close over, twice for guidance: ``cond=torch.cat([cond, cond])``. The
+    state is fp32 whatever z0's dtype is (fp64 for fp64).
     solver: ``euler``; ``ab2``, second order at one evaluation a step; ``heun``, second order at two; ``dopri5``,
     adaptive (needs torchdiffeq), takes only the ends from the schedule. time_dir: ``"1->0"`` reverses t and dt.
-    trace: False for none, or a new :class:`Trace` to fill, which also says what non-finite values do (default: raise).
+    trace: a new :class:`Trace` to fill, which also says what non-finite values do (default: raise); False returns none.
     callback: called at every step, before the state moves on, with a dict of ``step t dt x v predicted_endpoint``. x, v
     and the endpoint (where the straight line along v leads) are copies. No gradients; nothing is read back to the host
     inside the loop, but by dopri5.
@@ -69,7 +70,8 @@ def sample(
         step = {"gain": gain, "low": field.low, "stats": stats[k]}
         if solver == "heun":
             euler_step_(ahead.copy_(x), v, dt[k], gain=gain, low=field.low)
-            multistep_step_(x, v, field.keep(k + 1, *field(t_next[k])), dt[k], 0.5, 0.5, **step)
+            v_next = field.keep(k + 1, *field(t_next[k]))  # beside v, in the other buffer
+            multistep_step_(x, v, v_next, dt[k], 0.5, 0.5, **step)
         elif solver == "ab2" and k > 0 and dt[k - 1] != 0:
             r = dt[k] / dt[k - 1] / 2  # the line through the last two velocities, at the middle of the step
             multistep_step_(x, v, field.kept[(k - 1) % 2], dt[k], 1 + r, -r, **step)

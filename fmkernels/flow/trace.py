@@ -5,6 +5,7 @@ import io
 import json
 import math
 from collections.abc import Iterable
+from numbers import Real
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,7 +65,7 @@ class Trace:
             raise ValueError(f"Trace: nonfinite must be 'raise' or 'continue', got {nonfinite!r}")
         self.every, self.nonfinite = every, nonfinite
         self.steps: list[int] = []
-        self.times: list[float | None] = []
+        self._times: list[float | Tensor | None] = []
         self.dtypes: list[torch.dtype] = []
         self._rows: list[Tensor] = []
         self._read: Tensor | None = None
@@ -72,7 +73,7 @@ class Trace:
     # Writing
 
     def record(
-        self, step: int, x: Tensor, v: Tensor, dt: float | Tensor, *, t: float | None = None, gain: float = 1.0
+        self, step: int, x: Tensor, v: Tensor, dt: float | Tensor, *, t: float | Tensor | None = None, gain: float = 1.0
     ) -> None:
         """Notes a step ``x += gain * dt * v``: x and v are (B, ...), dt a number or a one-element tensor.
 
@@ -82,9 +83,10 @@ class Trace:
         _check.like("Trace", "v", v, "x", x)
         with torch.no_grad():
             sums, n = velocity_stats(x, v_target=v).sums.float(), max(x[:1].numel(), 1)  # x in the place of v_pred
-            if not isinstance(dt, Tensor):
-                _check.number("Trace", "dt", dt)
-                dt = sums.new_full((1,), dt)  # filled on the device: a copy from the host would wait for it
+            if isinstance(dt, Real):
+                dt = sums.new_full((1,), float(dt))  # filled on the device: a copy from the host would wait for it
+            elif not isinstance(dt, Tensor):
+                raise TypeError(f"Trace: dt must be a number or a one-element tensor, got {type(dt).__name__}")
             elif dt.numel() != 1:
                 raise ValueError(f"Trace: dt must be a number or a one-element tensor, got shape {tuple(dt.shape)}")
             dt = dt.to(sums).reshape(1)
@@ -92,19 +94,21 @@ class Trace:
             columns = [sums[:, 4] / n, sums[:, 5] / n, change, sums[:, 8], dt.expand(len(sums))]
             self.append(step, torch.stack(columns, dim=1), x.dtype, t)
 
-    def step(self, x: Tensor, v: Tensor, dt: float | Tensor, *, t: float | None = None, gain: float = 1.0) -> None:
+    def step(
+        self, x: Tensor, v: Tensor, dt: float | Tensor, *, t: float | Tensor | None = None, gain: float = 1.0
+    ) -> None:
         """:meth:`record` under the next number."""
         self.record(self.steps[-1] + 1 if self.steps else 0, x, v, dt, t=t, gain=gain)
 
-    def append(self, step: int, row: Tensor, dtype: torch.dtype, t: float | None = None) -> None:
+    def append(self, step: int, row: Tensor, dtype: torch.dtype, t: float | Tensor | None = None) -> None:
         """A row of the five columns, (B, 5), as ``euler_step_`` fills it (kept, not copied), of a state in dtype."""
-        if t is not None:
-            _check.number("Trace", "t", t)
+        if t is not None and not (isinstance(t, Real) or (isinstance(t, Tensor) and t.numel() == 1)):
+            raise TypeError(f"Trace: t must be a number or a one-element tensor, got {t!r}")
         if self._rows and row.shape != self._rows[0].shape:
             before = len(self._rows[0])
             raise ValueError(f"Trace: step {step} has {len(row)} samples, the others {before}; make a new Trace")
         self.steps.append(int(step))
-        self.times.append(t)
+        self._times.append(t)
         self.dtypes.append(dtype)
         self._rows.append(row)
         self._read = None
@@ -127,6 +131,11 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def times(self) -> list[float | None]:
+        """t of every step, where it was given."""
+        return [None if t is None else float(t) for t in self._times]
 
     @property
     def values(self) -> Tensor:
@@ -218,32 +227,32 @@ class Trace:
         found = (self._nonfinite(), self._divergence(), self._loss())
         return min((a for a in found if a is not None), key=lambda a: a.step, default=None)
 
-    def _first(self, mask: Tensor, value: Tensor, quantity: str, reason: str) -> Anomaly | None:
+    def _first(self, mask: Tensor, value: Tensor, reason: str) -> Anomaly | None:
+        """An anomaly of x where the mask is first true."""
         hits = mask.nonzero()
         if not len(hits):
             return None
         row, sample = hits[0].tolist()
         number = value[row, sample].item()
-        return Anomaly(self.steps[row], sample, quantity, number, reason.format(number))
+        return Anomaly(self.steps[row], sample, "x", number, reason.format(number))
 
     def _nonfinite(self) -> Anomaly | None:
-        x, v, dx, bad = (self.column(name) for name in COLUMNS[:4])
-        found = self._first(bad > 0, x, "x", "is not finite")
-        if found is None:
+        hits = (self.column("nonfinite") > 0).nonzero()
+        if not len(hits):
             return None
-        row = self.steps.index(found.step)
-        at = (row, found.sample)
-        count = f" ({bad[at]:.0f} elements)"
+        row, sample = hits[0].tolist()
+        x, v, dx, count, _ = self.values[row, sample].tolist()
+        came_bad = not math.isfinite(x)
         # A change that is NaN beside a finite v is that of a second velocity, as heun's.
-        if torch.isfinite(x[at]) and not (torch.isfinite(v[at]) and not dx[at].isnan()):
-            return found._replace(quantity="v", value=v[at].item(), reason="is not finite" + count)
-        return found._replace(reason=found.reason + (" after the step" if torch.isfinite(x[at]) else "") + count)
+        v_bad = not came_bad and (not math.isfinite(v) or math.isnan(dx))
+        reason = "is not finite" + ("" if came_bad or v_bad else " after the step") + f" ({count:.0f} elements)"
+        return Anomaly(self.steps[row], sample, "v" if v_bad else "x", v if v_bad else x, reason)
 
     def _divergence(self) -> Anomaly | None:
         x, v, dt = (self.column(name) for name in ("mean_abs_x", "mean_abs_v", "dt"))
         reach = x[:1] + v[:1] * dt.abs().sum(0)
         far = torch.isfinite(x) & (x > DIVERGES * reach)
-        return self._first(far, x, "x", "runs away: |x| is {:.4g}, ten times as far as the first velocity leads")
+        return self._first(far, x, "runs away: |x| is {:.4g}, ten times as far as the first velocity leads")
 
     def _loss(self) -> Anomaly | None:
         """Rounding to the nearest moves an element by 0.29 of its spacing, rms; the spacing is eps |x| at most."""
@@ -251,7 +260,7 @@ class Trace:
         x, dx = self.column("mean_abs_x"), self.column("rms_dx")
         lost = (0.29 * torch.tensor(eps, dtype=x.dtype)[:, None] * x / dx).clamp(max=1.0)
         reason = "loses about {:.0%} of the step's change to rounding: keep the state in float32"
-        return self._first((lost > LOST) & (dx > 0), lost, "x", reason)
+        return self._first((lost > LOST) & (dx > 0), lost, reason)
 
 
 def _written(text: str, path: str | Path | None) -> str:
