@@ -7,7 +7,13 @@ touched, and ``restore(model)`` is the way back.
 
 The original seeds by a static method, ``TimeDependentParameter.seed_time(self, log_snr)``, called from the
 model's forward: a walk over all modules and a wait for ``log_snr``. No instance can override that. So the methods
-that call it are copied for this model, with the class's name standing for the subclass made here.
+that call it are copied for this model, with the class's name standing for the subclass made here. That is, of ::
+
+    def forward(self, x, log_snr):
+        TimeDependentParameter.seed_time(self, log_snr)
+        return self.blocks(x)
+
+the accelerated model gets a copy whose globals are the module's, but for the name ``TimeDependentParameter``.
 """
 
 import copy
@@ -297,18 +303,18 @@ def _caller_class(cls: type, seeded: frozenset[type]) -> type:
 
     A base's method gets its copy in a class of its own, just before the base, where super() finds it.
     """
-    copies, namespaces = _Copies(seeded), {}
+    copies, copied = _Copies(seeded), {}
     for base in cls.__mro__:
         if base not in (nn.Module, object):
-            methods = {name: copies.of_attribute(value) for name, value in vars(base).items()}
-            namespaces[base] = {name: new for name, new in methods.items() if new is not vars(base)[name]}
-    own = namespaces.pop(cls)
-    if not own and not any(namespaces.values()):
+            new = {name: copies.of_attribute(value) for name, value in vars(base).items()}
+            copied[base] = {name: value for name, value in new.items() if value is not vars(base)[name]}
+    if not any(copied.values()):
         return cls
-    bases = tuple(type(base)(base.__name__, (base,), methods) for base, methods in namespaces.items() if methods)
-    key = tuple(vars(base)[name] for base, methods in ({cls: own} | namespaces).items() for name in methods)
-    methods = sorted({name for methods in (own, *namespaces.values()) for name in methods})
-    return _subclass((_caller_class, cls, seeded), after=bases, key=key, _methods=methods, **own)
+    sources = tuple(vars(base)[name] for base, methods in copied.items() for name in methods)  # of a class that changes
+    names = sorted({name for methods in copied.values() for name in methods})
+    own = copied.pop(cls)
+    bases = tuple(type(base)(base.__name__, (base,), methods) for base, methods in copied.items() if methods)
+    return _subclass((_caller_class, cls, seeded), after=bases, key=sources, _methods=names, **own)
 
 
 def _take_seeding(model: nn.Module, report: Acceleration) -> None:
@@ -325,10 +331,10 @@ def _take_seeding(model: nn.Module, report: Acceleration) -> None:
     if foreign:
         report.left.append((names, f"it seeds {foreign[0]} as well, which is not accelerated"))
         return
-    found = False
+    found, caller_class = False, functools.cache(lambda cls: _caller_class(cls, seeded))
     for name, module in model.named_modules():
         own = module._original if isinstance(module, _Swapped) else type(module)
-        if isinstance(module, TimeDependent) or (caller := _caller_class(own, seeded)) is own:
+        if isinstance(module, TimeDependent) or (caller := caller_class(own)) is own:
             continue
         if "forward" in vars(module):
             report.left.append(
