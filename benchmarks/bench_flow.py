@@ -1,7 +1,7 @@
 """A whole sampling run: a loop as people write it, with its printed numbers, and sample() with its trace."""
 
 import torch
-from bench_patch import foreign, three
+from bench_patch import MEDIUM, SMALL, foreign, three
 from harness import Bench, main
 
 from fmkernels.flow import crossflow, sample
@@ -40,16 +40,8 @@ def run(name, stages, size, batch, floors):
 
 
 def cases():
-    small = [
-        {"kind": "transformer", "dim": 32, "hidden": 64, "blocks": 9, "grid": 4, "patch": 2},
-        {"kind": "convnext", "dim": 16, "hidden": 32, "blocks": 5, "grid": 8, "patch": 1, "kernel": 3},
-    ]
-    yield run("sampling, 20 guided steps, overhead-bound", small, 8, 1, {"eager": 1.3})
-    medium = [
-        {"kind": "transformer", "dim": 192, "hidden": 384, "blocks": 5, "grid": 16, "patch": 2},
-        {"kind": "convnext", "dim": 96, "hidden": 192, "blocks": 3, "grid": 32, "patch": 1},
-    ]
-    yield run("sampling, 20 guided steps, compute-bound", medium, 32, 2, {"eager": 1})
+    yield run("sampling, 20 guided steps, overhead-bound", SMALL, 8, 1, {"eager": 1.3})
+    yield run("sampling, 20 guided steps, compute-bound", MEDIUM, 32, 2, {"eager": 1})
 
 
 if __name__ == "__main__":

@@ -17,6 +17,15 @@ import fmkernels as fk
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import foreign
 
+SMALL = [
+    {"kind": "transformer", "dim": 32, "hidden": 64, "blocks": 9, "grid": 4, "patch": 2},
+    {"kind": "convnext", "dim": 16, "hidden": 32, "blocks": 5, "grid": 8, "patch": 1, "kernel": 3},
+]
+MEDIUM = [
+    {"kind": "transformer", "dim": 192, "hidden": 384, "blocks": 5, "grid": 16, "patch": 2},
+    {"kind": "convnext", "dim": 96, "hidden": 192, "blocks": 3, "grid": 32, "patch": 1},
+]
+
 
 class Norms(nn.Module):
     """Every norm of the 256 px model, and nothing to walk over besides: the least a seeding can cost."""
@@ -81,16 +90,8 @@ def training_case(name, stages, size, batch, floors):
 
 def cases():
     yield from seeding_cases()
-    small = [
-        {"kind": "transformer", "dim": 32, "hidden": 64, "blocks": 9, "grid": 4, "patch": 2},
-        {"kind": "convnext", "dim": 16, "hidden": 32, "blocks": 5, "grid": 8, "patch": 1, "kernel": 3},
-    ]
-    yield training_case("training step, overhead-bound", small, 8, 2, {"eager": 1.3})
-    medium = [
-        {"kind": "transformer", "dim": 192, "hidden": 384, "blocks": 5, "grid": 16, "patch": 2},
-        {"kind": "convnext", "dim": 96, "hidden": 192, "blocks": 3, "grid": 32, "patch": 1},
-    ]
-    yield training_case("training step, compute-bound, batch 8", medium, 32, 8, {"eager": 1})
+    yield training_case("training step, overhead-bound", SMALL, 8, 2, {"eager": 1.3})
+    yield training_case("training step, compute-bound, batch 8", MEDIUM, 32, 8, {"eager": 1})
 
 
 if __name__ == "__main__":

@@ -7,23 +7,14 @@ touched, and ``restore(model)`` is the way back.
 
 The original seeds by a static method, ``TimeDependentParameter.seed_time(self, log_snr)``, called from the
 model's forward: a walk over all modules and a wait for ``log_snr``. No instance can override that. So the methods
-that call it are copied for this model, with the class's name standing for the subclass made here. That is, of ::
-
-    def forward(self, x, log_snr):
-        TimeDependentParameter.seed_time(self, log_snr)
-        return self.blocks(x)
-
-the accelerated model gets a copy whose globals are the module's, but for the name ``TimeDependentParameter``.
+that call it are copied for this model (rebind.py), with the class's name standing for the subclass made here.
 """
 
 import copy
-import dis
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, ModuleType
 from weakref import WeakValueDictionary
 
 import torch
@@ -31,6 +22,7 @@ from torch import Tensor, nn
 
 from fmkernels.nn import FOUR, SEEDS, TDLayerNorm, TDRMSNorm, TimeDependent, four, seed_time, seeds_of, time_dependent
 from fmkernels.ops import tdp
+from fmkernels.rebind import Copies
 
 _NORM_NAMES = {TDRMSNorm: ({"scale"}, {"scale", "offset"}), TDLayerNorm: ({"weight", "bias"},)}
 
@@ -303,7 +295,7 @@ def _caller_class(cls: type, seeded: frozenset[type]) -> type:
 
     A base's method gets its copy in a class of its own, just before the base, where super() finds it.
     """
-    copies, copied = _Copies(seeded), {}
+    copies, copied = Copies({seed: _parameter_class(seed) for seed in seeded}), {}
     for base in cls.__mro__:
         if base not in (nn.Module, object):
             new = {name: copies.of_attribute(value) for name, value in vars(base).items()}
@@ -350,110 +342,3 @@ def _take_seeding(model: nn.Module, report: Acceleration) -> None:
             (names, "called from none of the model's methods that could be read; it works as it did, with its walk. "
                     "Where you call it, call fmkernels.nn.seed_time(model, log_snr)")
         )  # fmt: skip
-
-
-class _Copies:
-    """Copies of functions in which the names of some classes mean the subclasses made here."""
-
-    def __init__(self, classes: frozenset[type]):
-        self.classes, self.made = classes, {}
-
-    def of_attribute(self, value):
-        if isinstance(value, (staticmethod, classmethod)):
-            copied = self.of_attribute(value.__func__)
-            return value if copied is value.__func__ else type(value)(copied)
-        return self.of(value) if isinstance(value, FunctionType) else value
-
-    def of(self, function: FunctionType) -> FunctionType:
-        """A copy, or ``function`` itself if neither it nor a function it wraps or calls seeds one of the classes."""
-        if id(function) not in self.made:
-            self.made[id(function)] = function  # while those it calls are looked at: they may call it
-            names = set(_names(function.__code__))
-            scope, cells = function.__globals__, function.__closure__ or ()
-            ours = {
-                n: new for n in names & scope.keys() if (new := self._global(scope[n], names, scope)) is not scope[n]
-            }
-            wrapped = tuple(self._cell(cell, names) for cell in cells)
-            if (ours or wrapped != cells) and not _assigns_globals(function.__code__):
-                self.made[id(function)] = _copy(function, ours, names - ours.keys(), wrapped)
-        return self.made[id(function)]
-
-    def _global(self, value, names: set[str], scope: dict):
-        """What a global means in the copy: a helper of the same module is copied too."""
-        if isinstance(value, FunctionType) and value.__globals__ is scope:
-            return self.of(value)
-        return self._instead(value, names)
-
-    def _cell(self, cell, names: set[str]):
-        """What an enclosed variable means in the copy: what a decorator wraps is copied too."""
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not assigned yet
-            return cell
-        new = self.of(value) if isinstance(value, FunctionType) else self._instead(value, names)
-        return cell if new is value else type(cell)(new)
-
-    def _instead(self, value, names: set[str]):
-        for cls in self.classes:
-            if value is cls.seed_time:
-                return _parameter_class(cls).seed_time
-        if "seed_time" not in names:
-            return value
-        if isinstance(value, type) and value in self.classes:
-            return _parameter_class(value)
-        if isinstance(value, ModuleType):
-            inside = {n: vars(value).get(n) for n in names}
-            inside = {n: _parameter_class(v) for n, v in inside.items() if isinstance(v, type) and v in self.classes}
-            return _View(value, inside) if inside else value
-        return value
-
-
-class _View(ModuleType):
-    """A module in which some names mean something else."""
-
-    def __init__(self, module: ModuleType, inside: dict):
-        super().__init__(module.__name__)
-        vars(self).update(inside, _module=module)
-
-    def __getattr__(self, name):
-        return getattr(vars(self)["_module"], name)
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code and that of the functions inside it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    return (name for part in _codes(code) for name in part.co_names)
-
-
-def _assigns_globals(code: CodeType) -> bool:
-    return any("_GLOBAL" in i.opname and i.opname != "LOAD_GLOBAL" for part in _codes(code) for i in dis.Bytecode(part))
-
-
-def _copy(function: FunctionType, ours: dict, others: set[str], cells: tuple) -> FunctionType:
-    """function with ``ours`` among its globals; the others are looked up in its module at every call, as ever.
-
-    (Code that was compiled has looked before: there, a global that changes is seen by the next compilation.)
-    """
-    scope = function.__globals__
-    view = {n: scope[n] for n in ("__builtins__", "__package__", "__spec__", "__file__") if n in scope} | ours
-    inner = FunctionType(function.__code__, view, function.__name__, function.__defaults__, cells or None)
-    inner.__kwdefaults__ = function.__kwdefaults__
-
-    def look() -> None:
-        view.update({name: scope[name] for name in others if name in scope})
-
-    look()
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        if not torch.compiler.is_compiling():
-            look()
-        return inner(*args, **kwargs)
-
-    return call

@@ -152,6 +152,7 @@ def test_a_graph_keeps_values_seeded_without_gradients(norm, use):
             seed_time(norm, torch.tensor([t, -t]))
         losses.append(use(x, norm.scale.curr_weight).sum())
     sum(losses).backward()
+    assert torch.isfinite(x.grad).all()
 
 
 def test_memory_is_used_again_when_nobody_has_it(norm):
