@@ -70,10 +70,6 @@ class Schedule:
         """
         return Schedule(f"{self.name}, 1->0", self.t.flip(0), -self.dt.flip(0), self.end)
 
-    def scaled(self, factor: float) -> "Schedule":
-        """dt times a factor, t as it is."""
-        return self if factor == 1 else Schedule(f"{self.name}, dt x {factor:g}", self.t, self.dt * factor, self.start)
-
     def __str__(self) -> str:
         lines = [f"{self.name}, {len(self)} steps", " step         t        dt"]
         lines += [f"{k:>5}  {t:8.6f}  {dt:8.6f}" for k, (t, dt) in enumerate(self)]
