@@ -20,13 +20,16 @@ ALLOWED = {
     "fmkernels.flow": ("fmkernels.ops",),
     "fmkernels.env_report": ("fmkernels",),
     "fmkernels": ("fmkernels",),
+    "fmpipe.models": ("fmkernels",),
+    "fmpipe": ("fmpipe",),
 }
 
 
 def modules():
-    for path in sorted((ROOT / "fmkernels").rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+    for root, package in ((ROOT, "fmkernels"), (ROOT / "python", "fmpipe")):
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
 def imports(path):
@@ -46,7 +49,7 @@ def within(name, prefix):
 
 def violations(module, names):
     layer = next(prefix for prefix in ALLOWED if within(module, prefix))
-    if layer == "fmkernels" and module != "fmkernels":
+    if layer in ("fmkernels", "fmpipe") and module != layer:
         return [f"{module} belongs to no layer"]
     allowed = (layer, *ALLOWED[layer])
     ours = [n for n in names if within(n, "fmkernels") or within(n, "fmpipe")]
@@ -63,6 +66,8 @@ def test_the_rule_can_fail():
     assert violations("fmkernels.ops.tdp", ["fmpipe.models"])
     assert violations("fmkernels.backend", ["fmkernels.eager.tdp"])
     assert violations("fmkernels.ops.tdp", ["fmkernels.nn.TimeTable"])
+    assert violations("fmpipe.models.dit", ["fmpipe.pipeline.FlowPipeline"])
+    assert violations("fmpipe.new", [])
 
 
 @pytest.mark.parametrize("family", FAMILIES)

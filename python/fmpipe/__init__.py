@@ -1,0 +1,1 @@
+"""The pipeline on top of fmkernels: text, z0, flow, image."""

@@ -1,0 +1,22 @@
+"""Velocity networks and text heads: the original's keys and results, on fmkernels' ops."""
+
+from fmpipe.models.checkpoint import CheckpointError, load_checkpoint
+from fmpipe.models.dimr import DiMR, StageConfig
+from fmpipe.models.dit import DiT
+from fmpipe.models.presets import PRESETS, Networks, Preset, build, preset
+from fmpipe.models.text_head import LinearHead, TextHead
+
+__all__ = [
+    "PRESETS",
+    "CheckpointError",
+    "DiMR",
+    "DiT",
+    "LinearHead",
+    "Networks",
+    "Preset",
+    "StageConfig",
+    "TextHead",
+    "build",
+    "load_checkpoint",
+    "preset",
+]

@@ -1,0 +1,358 @@
+"""DiMR, the multi-resolution velocity network: transformer and ConvNeXt stages, coarse to fine.
+
+State-dict keys and results are the original's. What stands between the products is fused: a sum that is left to
+be made travels as (x, branch) until a norm makes it in its own pass, and skips are never concatenated.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from diffusers import ConfigMixin, ModelMixin
+from einops import rearrange
+from torch import Tensor, nn
+
+from fmkernels import TDLayerNorm, gelu_mul
+from fmkernels.nn import seed_time, time_dependent
+from fmpipe.models.layers import (
+    NORMS,
+    AxialRoPE,
+    QKNorm,
+    add_norm,
+    channels_first,
+    channels_last,
+)
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """One resolution. ``grid``: the most rows and columns its learned positions have room for.
+
+    ``patch``: kernel and stride of the input convolution; ``image_ratio``: a mean over windows of this size goes first.
+    ``blocks`` is rounded to an odd number (n // 2 * 2 + 1). ``heads`` is for transformers, ``kernel`` for ConvNeXt.
+    """
+
+    kind: Literal["transformer", "convnext"]
+    dim: int
+    hidden: int
+    blocks: int
+    grid: tuple[int, int]
+    patch: int
+    image_ratio: int = 1
+    heads: int = 8
+    kernel: int = 7
+    final_kernel: int = 3
+
+    def __post_init__(self):
+        grid = (self.grid, self.grid) if isinstance(self.grid, int) else tuple(self.grid)
+        object.__setattr__(self, "grid", grid)
+        if self.kind not in ("transformer", "convnext"):
+            raise ValueError(f"StageConfig: kind must be 'transformer' or 'convnext', got {self.kind!r}")
+        for name in ("dim", "hidden", "blocks", "patch", "image_ratio", "heads", "kernel", "final_kernel"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"StageConfig: {name} must be a positive integer, got {getattr(self, name)!r}")
+        if len(grid) != 2 or not all(isinstance(n, int) and n > 0 for n in grid):
+            raise ValueError(f"StageConfig: grid must be one or two positive integers, got {self.grid!r}")
+        if self.kind == "transformer" and self.dim % self.heads:
+            raise ValueError(f"StageConfig: dim must be a multiple of heads, got {self.dim} and {self.heads}")
+        for name in ("kernel", "final_kernel"):
+            if getattr(self, name) % 2 == 0:
+                raise ValueError(f"StageConfig: {name} must be odd, got {getattr(self, name)}")
+
+    @property
+    def ratio(self) -> int:
+        """Pixels of the latent in one of this stage's, along an axis."""
+        return self.patch * self.image_ratio
+
+
+class Positions(nn.Module):
+    """Adds a learned vector to every place of the grid (B, H, W, D); a smaller grid uses its own rows and columns."""
+
+    def __init__(self, grid: tuple[int, int], dim: int):
+        super().__init__()
+        self.grid = grid
+        self.position_embeddings = nn.Embedding(grid[0] * grid[1], dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = x.shape[1:3]
+        if height > self.grid[0] or width > self.grid[1]:
+            raise ValueError(
+                f"DiMR: x gives a grid of {height} x {width}, this stage has positions for {self.grid[0]} x "
+                f"{self.grid[1]}; build it with a larger grid"
+            )
+        return x + self.position_embeddings.weight.view(*self.grid, -1)[:height, :width]
+
+
+class Attention(nn.Module):
+    """norm → q, k, v → attention → dense; with RoPE, q and k are normed and turned first."""
+
+    def __init__(self, config: StageConfig, norm: str, rope: bool):
+        super().__init__()
+        self.heads = config.heads
+        self.norm = NORMS[norm](config.dim)
+        self.query_key_value = nn.Linear(config.dim, 3 * config.dim, bias=False)
+        self.dense = nn.Linear(config.dim, config.dim)
+        self.pos_emb = AxialRoPE(config.heads, config.dim // config.heads) if rope else None
+        self.qk_norm = QKNorm(config.heads) if rope else None
+
+    def forward(self, y: Tensor, grid: tuple[int, int]) -> Tensor:
+        q, k, v = self.query_key_value(y).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if self.pos_emb is not None:
+            rotation = self.pos_emb.rotation(*grid)
+            q, k = (self.pos_emb.rotate(self.qk_norm(z), rotation) for z in (q, k))
+        return self.dense(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class GatedMLP(nn.Module):
+    """norm → gelu(w0 ·) (w1 ·) → w2. The norm is the caller's to call: it makes a sum on the way."""
+
+    def __init__(self, config: StageConfig, norm: str):
+        super().__init__()
+        self.norm = NORMS[norm](config.dim)
+        self.w0 = nn.Linear(config.dim, config.hidden)
+        self.w1 = nn.Linear(config.dim, config.hidden)
+        self.w2 = nn.Linear(config.hidden, config.dim)
+
+    def forward(self, y: Tensor) -> Tensor:
+        return self.w2(gelu_mul(self.w0(y), self.w1(y)))
+
+
+class TransformerBlock(nn.Module):
+    """x += attention(x); x += mlp(x) on tokens (B, N, D).
+
+    Takes its input as the sum x + branch (or x), returns it summed, and its output as (x, branch).
+    """
+
+    def __init__(self, config: StageConfig, norm: str, rope: bool):
+        super().__init__()
+        self.block1 = Attention(config, norm, rope)
+        self.block2 = GatedMLP(config, norm)
+
+    def forward(self, x: Tensor, branch: Tensor | None, grid: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+        y, entered = add_norm(self.block1.norm, x, branch)
+        y, x = add_norm(self.block2.norm, entered, self.block1(y, grid))
+        return entered, x, self.block2(y)
+
+
+class ConvNeXtBlock(nn.Module):
+    """x += depthwise convolution(x); x += mlp(x) on a grid (B, H, W, D); sums as in TransformerBlock."""
+
+    def __init__(self, config: StageConfig, norm: str, rope: bool):
+        super().__init__()
+        convolution = nn.Conv2d(config.dim, config.dim, config.kernel, padding=config.kernel // 2, groups=config.dim)
+        self.block1 = nn.Sequential(channels_first(), convolution, channels_last())
+        self.block2 = GatedMLP(config, norm)
+
+    def forward(self, x: Tensor, branch: Tensor | None, grid: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+        entered = x if branch is None else x + branch
+        y, x = add_norm(self.block2.norm, entered, self.block1(entered))
+        return entered, x, self.block2(y)
+
+
+class SkipDense(nn.Linear):
+    """``weight · [x, skip] + bias`` as two products into one sum: nothing is concatenated."""
+
+    def __init__(self, dim: int):
+        super().__init__(2 * dim, dim)
+
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
+        of_x, of_skip = self.weight.chunk(2, dim=1)
+        y = F.linear(x.flatten(0, -2), of_x, self.bias)
+        return torch.addmm(y, skip.flatten(0, -2), of_skip.t()).view(x.shape).to(x.dtype)
+
+
+class Upsample(nn.Module):
+    """The skips of the stage below, normed as if side by side, brought to dim * r² and spread over r × r places."""
+
+    def __init__(self, width: int, dim: int, ratio: int):
+        super().__init__()
+        self.ratio = ratio
+        self.kernel = nn.Linear(width, dim * ratio**2)
+
+    def spread(self, y: Tensor, x: Tensor) -> Tensor:
+        """x (B, H, W, dim) plus y (B, N, r², dim); tokens of y in front of the grid are left out."""
+        r = self.ratio
+        x = rearrange(x, "b (h r) (w s) c -> b h r w s c", r=r, s=r)
+        height, width = x.shape[1], x.shape[3]
+        y = rearrange(y[:, -height * width :], "b (h w) (r s) c -> b h r w s c", h=height, r=r)
+        return rearrange(x + y, "b h r w s c -> b (h r) (w s) c")
+
+
+class Stage(nn.Module):
+    """One resolution: its input, what comes from the stage below, its blocks, its velocity."""
+
+    def __init__(self, config: StageConfig, below: StageConfig | None, channels: int, norm: str, rope: bool):
+        super().__init__()
+        self.gradient_checkpointing = False
+        dim, half, self.is_transformer = config.dim, config.blocks // 2, config.kind == "transformer"
+        down = nn.AvgPool2d(config.image_ratio) if config.image_ratio > 1 else nn.Identity()
+        embed = nn.Conv2d(channels, dim, config.patch, stride=config.patch)
+        self.input_layer = nn.Sequential(down, embed, channels_last(), Positions(config.grid, dim))
+        if below:
+            width = below.dim * (below.blocks // 2 * 2 + 2)
+            up = Upsample(width, dim, below.ratio // config.ratio)
+            self.upsample = nn.Sequential(TDLayerNorm(width), up, TDLayerNorm(dim))
+        if self.is_transformer:
+            self.tensor_true, self.tensor_false = nn.Parameter(-torch.ones(1)), nn.Parameter(torch.ones(1))
+        block = TransformerBlock if self.is_transformer else ConvNeXtBlock
+        self.blocks = nn.ModuleList([block(config, norm, rope) for _ in range(2 * half + 1)])
+        self.skip_denses = nn.ModuleList([SkipDense(dim) for _ in range(half)])
+        velocity = nn.Conv2d(dim, channels, config.final_kernel, padding=config.final_kernel // 2)
+        self.output_layer = nn.Sequential(TDLayerNorm(dim), channels_first(), velocity)
+
+    def forward(self, x: Tensor, below: list[Tensor] | None, null: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+        """The velocity (B, C, H, W) at this resolution, and the skips for the stage above: the input and every
+        block's output, (B, N, D), maybe with the null token in front."""
+        x = self.input_layer(x.contiguous(memory_format=torch.channels_last))
+        if below is not None:
+            norm, up, norm_after = self.upsample
+            y = up.kernel(norm(below)).unflatten(-1, (up.ratio**2, -1))
+            x = up.spread(norm_after(y), x)  # normed over channels: the same before the spreading, which is a sum then
+        grid = x.shape[1:3]
+        if self.is_transformer:
+            x = self.tokens(x, null)
+        skips, branch, half = [], None, len(self.skip_denses)
+        blocks = list(self.blocks)
+        for block in blocks[: half + 1]:
+            entered, x, branch = self.run(block, x, branch, grid)
+            skips.append(entered)
+        for block, dense, skip in zip(blocks[half + 1 :], self.skip_denses, skips[:0:-1], strict=True):
+            skips.append(x + branch)
+            _, x, branch = self.run(block, dense(skips[-1], skip), None, grid)
+        norm, to_channels_first, velocity = self.output_layer
+        y, x = norm(x, branch)
+        skips.append(x)
+        if self.is_transformer:
+            y = y[:, -grid.numel() :].unflatten(1, grid)
+        else:
+            skips = [skip.flatten(1, 2) for skip in skips]
+        return velocity(to_channels_first(y)).contiguous(), skips
+
+    def tokens(self, x: Tensor, null: Tensor | None) -> Tensor:
+        """The grid row by row; in front, if null is given, a token that says which samples are null."""
+        x = x.flatten(1, 2)
+        if null is None:
+            return x
+        flag = torch.where(null, self.tensor_true, self.tensor_false).to(x.dtype)
+        return torch.cat([flag[:, None, None].expand(-1, 1, x.shape[-1]), x], dim=1)
+
+    def run(self, block: nn.Module, *inputs) -> tuple[Tensor, Tensor, Tensor]:
+        if not self.gradient_checkpointing or not torch.is_grad_enabled():
+            return block(*inputs)
+        values = [(module, module.curr_weight) for module in time_dependent(block)]
+
+        def again(*inputs):
+            for (
+                module,
+                value,
+            ) in values:  # by the time of the backward the model may have been seeded for another forward
+                module.curr_weight = value
+            return block(*inputs)
+
+        return self._gradient_checkpointing_func(again, *inputs)
+
+
+class DiMR(ModelMixin, ConfigMixin):
+    """Keys and results are the original's.
+
+    stage_configs: coarse to fine, each a :class:`StageConfig` or its fields as a dict. norm_type: of the blocks.
+    positions: ``APE``, learned, or ``Axial_RoPE``, which transformer stages have in addition.
+    """
+
+    _supports_gradient_checkpointing = True
+    _no_split_modules = ["TransformerBlock", "ConvNeXtBlock"]  # noqa: RUF012 (diffusers' name and type)
+
+    def __init__(
+        self,
+        stage_configs: Sequence[StageConfig | Mapping],
+        channels: int = 4,
+        norm_type: Literal["LN", "RMSN", "TDRMSN", "ADARMSN"] = "TDRMSN",
+        positions: Literal["APE", "Axial_RoPE"] = "APE",
+    ):
+        super().__init__()
+        configs = [stage if isinstance(stage, StageConfig) else StageConfig(**stage) for stage in stage_configs]
+        _check(configs, norm_type, positions)
+        self.register_to_config(
+            stage_configs=[asdict(config) for config in configs],
+            channels=channels,
+            norm_type=norm_type,
+            positions=positions,
+        )
+        rope = positions == "Axial_RoPE"
+        self.ratios = [config.ratio for config in configs]
+        below = [None, *configs[:-1]]
+        self.stages = nn.ModuleList(
+            [Stage(config, b, channels, norm_type, rope) for config, b in zip(configs, below, strict=True)]
+        )
+        self.reset_parameters()
+
+    def forward(self, x: Tensor, log_snr: Tensor, null_indicator: Tensor | None = None) -> list[Tensor]:
+        """A velocity for each stage, coarse to fine, (B, C, H / ratio, W / ratio).
+
+        x: (B, C, H, W). log_snr: (B,), or one element for all. null_indicator: (B,) bool, True where the sample is
+        unconditional; left out, there is no indicator token at all.
+        """
+        self._check_input(x, log_snr, null_indicator)
+        seed_time(self, log_snr)
+        velocities, skips = [], None
+        for stage in self.stages:
+            velocity, skips = stage(x, skips, null_indicator)
+            velocities.append(velocity)
+        return velocities
+
+    def velocities(self, x: Tensor, t: Tensor, *, null: Tensor | None = None) -> list[Tensor]:
+        """A velocity for each stage at t in [0, 1]; what they are to be is ``targets``."""
+        return self(x, 4 - 8 * t, null)
+
+    def velocity(self, x: Tensor, t: Tensor, *, null: Tensor | None = None, cond: None = None) -> Tensor:
+        """The finest stage's velocity at t in [0, 1]: what ``fmkernels.sample`` calls. The text is in x: no cond."""
+        if cond is not None:
+            raise ValueError("DiMR.velocity: cond must be None: this network gets the text through z0")
+        return self.velocities(x, t, null=null)[-1]
+
+    def targets(self, v: Tensor) -> list[Tensor]:
+        """What each stage's velocity is to be: v (B, C, H, W) summed over ratio² windows, divided by the ratio."""
+        return [v if r == 1 else F.avg_pool2d(v, r) * r for r in self.ratios]
+
+    def _check_input(self, x: Tensor, log_snr: Tensor, null: Tensor | None) -> None:
+        channels, ratio = self.config.channels, max(self.ratios)
+        if x.dim() != 4 or x.shape[1] != channels or x.shape[2] % ratio or x.shape[3] % ratio:
+            raise ValueError(
+                f"DiMR: x must be (B, {channels}, H, W) with H and W multiples of {ratio}, got {tuple(x.shape)}"
+            )
+        if log_snr.shape not in ((1,), x.shape[:1]):
+            raise ValueError(f"DiMR: log_snr must be (1,) or ({len(x)},), got {tuple(log_snr.shape)}")
+        if null is not None and (null.shape != x.shape[:1] or null.dtype != torch.bool):
+            raise ValueError(
+                f"DiMR: null_indicator must be bool of shape ({len(x)},), got {null.dtype} {tuple(null.shape)}"
+            )
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d, nn.Embedding)):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if getattr(module, "bias", None) is not None:
+                    nn.init.zeros_(module.bias)
+
+
+def _check(configs: list[StageConfig], norm_type: str, positions: str) -> None:
+    if not configs:
+        raise ValueError("DiMR: stage_configs must have at least one stage")
+    if norm_type not in NORMS:
+        raise ValueError(f"DiMR: norm_type must be one of {', '.join(NORMS)}, got {norm_type!r}")
+    if positions not in ("APE", "Axial_RoPE"):
+        raise ValueError(f"DiMR: positions must be 'APE' or 'Axial_RoPE', got {positions!r}")
+    for below, stage in pairwise(configs):
+        if below.ratio % stage.ratio:
+            raise ValueError(
+                f"DiMR: stages must go from coarse to fine by whole factors, got ratios {below.ratio} and {stage.ratio}"
+            )
+    for stage in configs:
+        if positions == "Axial_RoPE" and stage.kind == "transformer" and stage.dim // stage.heads % 4:
+            raise ValueError(
+                f"DiMR: Axial_RoPE needs dim / heads to be a multiple of 4, got {stage.dim} / {stage.heads}"
+            )

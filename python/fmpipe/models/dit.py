@@ -1,0 +1,174 @@
+"""The adaLN-zero DiT as a velocity network; the null indicator is its class. Keys and results are the original's."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from diffusers import ConfigMixin, ModelMixin
+from diffusers.configuration_utils import register_to_config
+from einops import rearrange
+from torch import Tensor, nn
+
+from fmkernels import td_layer_norm
+
+FREQUENCIES = 128  # of the time features
+
+
+def modulated_norm(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """``layer_norm(x) (1 + scale) + shift`` without parameters of its own; shift, scale: (B, D)."""
+    return td_layer_norm(x, 1 + scale, shift, eps=1e-6)
+
+
+class TimeEmbedding(nn.Module):
+    """cos and sin of ``t 10000^(-i/128)``, t in [0, 1] as it is, through two linear layers."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(2 * FREQUENCIES, dim), nn.SiLU(), nn.Linear(dim, dim))
+
+    def forward(self, t: Tensor) -> Tensor:
+        frequencies = torch.exp(torch.arange(FREQUENCIES, device=t.device) * (-math.log(10000) / FREQUENCIES))
+        angles = t.float()[:, None] * frequencies
+        return self.mlp(torch.cat([angles.cos(), angles.sin()], dim=-1).to(self.mlp[0].weight.dtype))
+
+
+class Attention(nn.Module):
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    """x += gate attention(norm(x)); x += gate mlp(norm(x)), each norm modulated by c = SiLU(condition)."""
+
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.attn, self.mlp = Attention(dim, heads), MLP(dim)
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
+
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+        shift, scale, gate, shift_mlp, scale_mlp, gate_mlp = self.adaLN_modulation[1](c).chunk(6, dim=-1)
+        x = torch.addcmul(x, gate[:, None], self.attn(modulated_norm(x, shift, scale)))
+        return torch.addcmul(x, gate_mlp[:, None], self.mlp(modulated_norm(x, shift_mlp, scale_mlp)))
+
+
+class PatchEmbedding(nn.Module):
+    def __init__(self, channels: int, dim: int, patch: int):
+        super().__init__()
+        self.proj = nn.Conv2d(channels, dim, patch, stride=patch)
+
+
+class NullEmbedding(nn.Module):
+    """Two classes: conditional, and null."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.embedding_table = nn.Embedding(2, dim)
+
+
+class FinalLayer(nn.Module):
+    def __init__(self, dim: int, width: int):
+        super().__init__()
+        self.linear = nn.Linear(dim, width)
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(dim, 2 * dim))
+
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+        return self.linear(modulated_norm(x, *self.adaLN_modulation[1](c).chunk(2, dim=-1)))
+
+
+def sin_cos_positions(grid: int, dim: int) -> Tensor:
+    """(1, grid², dim): for the column, then for the row, sines then cosines of dim / 4 frequencies."""
+    frequencies = 10000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
+    angles = torch.arange(grid, dtype=torch.float64)[:, None] * frequencies
+    axis = torch.cat([angles.sin(), angles.cos()], dim=-1)
+    return torch.cat([axis.repeat(grid, 1), axis.repeat_interleave(grid, dim=0)], dim=-1)[None].float()
+
+
+class DiT(ModelMixin, ConfigMixin):
+    """size: of the (square) latent. dim, depth, heads: of the transformer."""
+
+    _supports_gradient_checkpointing = True
+    _no_split_modules = ["Block"]  # noqa: RUF012 (diffusers' name and type)
+
+    @register_to_config
+    def __init__(
+        self, size: int = 32, channels: int = 4, patch: int = 2, dim: int = 384, depth: int = 12, heads: int = 6
+    ):
+        super().__init__()
+        if size % patch:
+            raise ValueError(f"DiT: size must be a multiple of patch, got {size} and {patch}")
+        if dim % heads or dim % 4:
+            raise ValueError(f"DiT: dim must be a multiple of heads and of 4, got {dim} and {heads} heads")
+        self.gradient_checkpointing = False
+        self.x_embedder = PatchEmbedding(channels, dim, patch)
+        self.t_embedder = TimeEmbedding(dim)
+        self.y_embedder = NullEmbedding(dim)
+        self.register_buffer("pos_embed", sin_cos_positions(size // patch, dim))
+        self.blocks = nn.ModuleList([Block(dim, heads) for _ in range(depth)])
+        self.final_layer = FinalLayer(dim, patch**2 * channels)
+        self.reset_parameters()
+
+    def forward(self, x: Tensor, t: Tensor, null_indicator: Tensor | None = None) -> Tensor:
+        """The velocity (B, C, size, size) at t (B,) in [0, 1]; null_indicator: (B,) bool, left out for none."""
+        channels, size, patch = self.config.channels, self.config.size, self.config.patch
+        if x.shape[1:] != (channels, size, size):
+            raise ValueError(f"DiT: x must be (B, {channels}, {size}, {size}), got {tuple(x.shape)}")
+        if t.shape not in ((1,), x.shape[:1]):
+            raise ValueError(f"DiT: t must be (1,) or ({len(x)},), got {tuple(t.shape)}")
+        null = torch.zeros_like(t, dtype=torch.bool) if null_indicator is None else null_indicator
+        if null.dtype != torch.bool or null.shape not in ((1,), x.shape[:1]):
+            raise ValueError(
+                f"DiT: null_indicator must be bool of shape ({len(x)},), got {null.dtype} {tuple(null.shape)}"
+            )
+        y = rearrange(self.x_embedder.proj(x), "b c h w -> b (h w) c") + self.pos_embed
+        c = F.silu(self.t_embedder(t) + self.y_embedder.embedding_table(null.long()))
+        for block in self.blocks:
+            if self.gradient_checkpointing and torch.is_grad_enabled():
+                y = self._gradient_checkpointing_func(block, y, c)
+            else:
+                y = block(y, c)
+        return rearrange(
+            self.final_layer(y, c), "b (h w) (r s c) -> b c (h r) (w s)", h=size // patch, r=patch, s=patch
+        ).contiguous()
+
+    def velocities(self, x: Tensor, t: Tensor, *, null: Tensor | None = None) -> list[Tensor]:
+        """One velocity, in a list as DiMR has it, for losses that work for both."""
+        return [self(x, t, null)]
+
+    def velocity(self, x: Tensor, t: Tensor, *, null: Tensor | None = None, cond: None = None) -> Tensor:
+        """What ``fmkernels.sample`` calls. The text is in x: no cond."""
+        if cond is not None:
+            raise ValueError("DiT.velocity: cond must be None: this network gets the text through z0")
+        return self(x, t, null)
+
+    def targets(self, v: Tensor) -> list[Tensor]:
+        return [v]
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Xavier; embeddings normal 0.02; modulations and the output zero, so every block starts as the identity."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+        nn.init.xavier_uniform_(self.x_embedder.proj.weight.flatten(1))
+        nn.init.zeros_(self.x_embedder.proj.bias)
+        for weight in (self.y_embedder.embedding_table.weight, *(self.t_embedder.mlp[i].weight for i in (0, 2))):
+            nn.init.normal_(weight, std=0.02)
+        zero = [self.final_layer.linear, *(m.adaLN_modulation[1] for m in (*self.blocks, self.final_layer))]
+        for linear in zero:
+            nn.init.zeros_(linear.weight)

@@ -1,0 +1,100 @@
+"""The parts DiMR's blocks are made of: norms by name, rotary positions, and layers that only move axes."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fmkernels import TDLayerNorm, TDRMSNorm, td_rms_norm
+
+
+class RMSNorm(nn.Module):
+    """``x / (rms + 1e-8) * scale``: TDRMSNorm with a scale that knows no time."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        return td_rms_norm(x, self.scale, residual=residual)
+
+
+class AdaRMSNorm(nn.Module):
+    """``x (1 + linear(c)) rsqrt(mean(x²) + 1e-6)`` with c = x[:, 0]: the first token, or the first row of a grid."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.linear = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        x = x if residual is None else x + residual
+        y = F.rms_norm(x, x.shape[-1:], eps=1e-6) * (1 + self.linear(x[:, :1]))
+        return y if residual is None else (y, x)
+
+
+NORMS = {"LN": TDLayerNorm, "RMSN": RMSNorm, "TDRMSN": TDRMSNorm, "ADARMSN": AdaRMSNorm}
+
+
+def add_norm(norm: nn.Module, x: Tensor, branch: Tensor | None) -> tuple[Tensor, Tensor]:
+    """``(norm(x + branch), x + branch)`` in one pass."""
+    return (norm(x), x) if branch is None else norm(x, branch)
+
+
+class QKNorm(nn.Module):
+    """``q e^(min(scale, log 100)/2) d^(-1/4) rsqrt(mean(q²) + 1e-6)`` for each head; q: (B, heads, N, d)."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((heads,), math.log(10.0)))
+
+    def forward(self, q: Tensor) -> Tensor:
+        factor = torch.exp(self.scale.clamp(max=math.log(100.0)) / 2 - math.log(q.shape[-1]) / 4)
+        return F.rms_norm(q, q.shape[-1:], eps=1e-6) * factor[:, None, None]
+
+
+class AxialRoPE(nn.Module):
+    """Turns the pairs (even, odd) of each head by learned frequencies of the row, then of the column."""
+
+    def __init__(self, heads: int, head_dim: int):
+        super().__init__()
+        for name in ("freqs_h", "freqs_w"):
+            log_spaced = torch.linspace(math.log(math.pi), math.log(5 * math.pi), head_dim // 4)
+            setattr(self, name, nn.Parameter(log_spaced.repeat(heads, 1)))
+
+    def rotation(self, height: int, width: int) -> tuple[Tensor, Tensor]:
+        """cos and sin of the angles, (heads, height * width, head_dim / 2); positions are cells' centres in [-1, 1]."""
+        rows, columns = (
+            (torch.arange(n, device=self.freqs_h.device, dtype=torch.float32) + 0.5) * 2 / n - 1
+            for n in (height, width)
+        )
+        row_angles = rows[:, None] * self.freqs_h.float().exp()[:, None]  # (heads, height, head_dim / 4)
+        column_angles = columns[:, None] * self.freqs_w.float().exp()[:, None]
+        angles = torch.cat([row_angles.repeat_interleave(width, dim=1), column_angles.repeat(1, height, 1)], dim=-1)
+        return angles.cos(), angles.sin()
+
+    @staticmethod
+    def rotate(q: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        """(a, b) -> (a cos - b sin, b cos + a sin). Tokens in front of the grid stay as they are."""
+        cos, sin = rotation
+        extra, q = q.split([q.shape[2] - cos.shape[1], cos.shape[1]], dim=2)
+        a, b = q.float().unflatten(-1, (-1, 2)).unbind(-1)
+        turned = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2).to(q.dtype)
+        return torch.cat([extra, turned], dim=2)
+
+
+class Permute(nn.Module):
+    def __init__(self, *order: int):
+        super().__init__()
+        self.order = order
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(self.order)
+
+
+def channels_first() -> Permute:
+    return Permute(0, 3, 1, 2)
+
+
+def channels_last() -> Permute:
+    return Permute(0, 2, 3, 1)

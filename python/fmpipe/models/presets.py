@@ -1,0 +1,98 @@
+"""Named configurations: the four released ones, under the names of their files, and small ones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fmpipe.models.dimr import DiMR, StageConfig
+from fmpipe.models.dit import DiT
+from fmpipe.models.text_head import TextHead
+
+HEAD_PREFIX = "context_encoder."  # of the text head's keys in a released checkpoint
+
+
+@dataclass(frozen=True)
+class Networks:
+    """A velocity network and the text head that makes its z0; together they have a released checkpoint's keys."""
+
+    velocity: DiMR | DiT
+    text_head: TextHead
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All tensors under the keys of the original's checkpoints."""
+        head = {HEAD_PREFIX + key: value for key, value in self.text_head.state_dict().items()}
+        return {**self.velocity.state_dict(), **head}
+
+    def load_state_dict(self, state: Mapping[str, Tensor], *, strict: bool = True, assign: bool = False) -> None:
+        """The reverse; ``fmpipe.models.load_checkpoint`` reads files, and says what does not fit."""
+        head = {k.removeprefix(HEAD_PREFIX): v for k, v in state.items() if k.startswith(HEAD_PREFIX)}
+        rest = {k: v for k, v in state.items() if not k.startswith(HEAD_PREFIX)}
+        self.velocity.load_state_dict(rest, strict=strict, assign=assign)
+        self.text_head.load_state_dict(head, strict=strict, assign=assign)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The arguments of both networks, and the share of samples that training marks as null."""
+
+    velocity: type[DiMR] | type[DiT]
+    velocity_config: dict
+    text_head_config: dict
+    null_probability: float = 0.1
+
+    def build(self, device: str | torch.device | None = None) -> Networks:
+        """Both networks with initial values; on ``"meta"`` without any memory."""
+        with torch.device(device or "cpu"):
+            return Networks(self.velocity(**self.velocity_config), TextHead(**self.text_head_config))
+
+
+_TRANSFORMER = {"kind": "transformer", "dim": 1024, "hidden": 2048, "blocks": 65, "grid": (16, 16), "heads": 16}
+_FINER = {"kind": "convnext", "dim": 512, "hidden": 1024, "blocks": 33, "grid": (32, 32)}
+_FINEST = {"kind": "convnext", "dim": 256, "hidden": 512, "blocks": 33, "grid": (64, 64), "patch": 1}
+_256 = [StageConfig(**_TRANSFORMER, patch=2), StageConfig(**_FINER, patch=1)]
+_512 = [StageConfig(**_TRANSFORMER, patch=4), StageConfig(**_FINER, patch=2), StageConfig(**_FINEST)]
+_T5 = {"width": 4096, "compressed": 1024, "latent_shape": (4, 64, 64)}
+
+
+def _pair(dim: tuple[int, int], hidden: tuple[int, int], blocks: tuple[int, int], grid: int, kernel: int = 7) -> list:
+    """A transformer stage and, at twice its resolution, a ConvNeXt one."""
+    return [
+        StageConfig("transformer", dim[0], hidden[0], blocks[0], (grid, grid), patch=2, heads=4),
+        StageConfig("convnext", dim[1], hidden[1], blocks[1], (2 * grid, 2 * grid), patch=1, kernel=kernel),
+    ]
+
+
+PRESETS = {
+    "t2i_256px_clip_dimr": Preset(DiMR, {"stage_configs": _256}, {"width": 768, "latent_shape": (4, 32, 32)}),
+    "t2i_512px_clip_dimr": Preset(DiMR, {"stage_configs": _512}, {"width": 768, "latent_shape": (4, 64, 64)}, 0.15),
+    "t2i_512px_t5_dimr": Preset(DiMR, {"stage_configs": _512}, _T5, 0.15),
+    "t2i_512px_t5_dit": Preset(DiT, {"size": 64, "dim": 1280, "depth": 36, "heads": 20}, _T5),
+    "small_dimr": Preset(
+        DiMR,
+        {"stage_configs": _pair((64, 32), (128, 64), (9, 5), grid=4, kernel=3)},
+        {"width": 64, "tokens": 16, "latent_shape": (4, 8, 8), "blocks": 2, "hidden": 128, "heads": 4, "reductions": 2},
+    ),
+    "tiny_dimr": Preset(
+        DiMR,
+        {"stage_configs": _pair((64, 32), (96, 48), (5, 3), grid=16)},
+        {"width": 64, "tokens": 7, "latent_shape": (4, 32, 32), "blocks": 2, "hidden": 96, "heads": 4},
+    ),
+    "tiny_dit": Preset(
+        DiT,
+        {"size": 32, "dim": 48, "depth": 3, "heads": 4},
+        {"width": 64, "tokens": 7, "latent_shape": (4, 32, 32), "blocks": 2, "hidden": 96, "heads": 4},
+    ),
+}
+
+
+def preset(name: str) -> Preset:
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def build(name: str, device: str | torch.device | None = None) -> Networks:
+    """The networks of a preset with initial values."""
+    return preset(name).build(device)

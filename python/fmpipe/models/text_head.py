@@ -1,0 +1,202 @@
+"""Variational text heads: token states (B, L, D) and a mask to mu and logvar of z0, (B, C, H, W) each."""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from diffusers import ConfigMixin, ModelMixin
+from diffusers.configuration_utils import register_to_config
+from torch import Tensor, nn
+
+DROPOUT = 0.1
+LARGEST_LINEAR = 8192  # moments; more come from the adaptor
+SIDE = 64  # of the adaptor's square map
+
+
+class StdNorm(nn.Module):
+    """``g (x - mean) / (std + 1e-5) + b`` with the unbiased standard deviation, and eps outside the root."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.g, self.b = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        std, mean = torch.std_mean(x, dim=-1, keepdim=True)
+        return self.g * (x - mean) / (std + 1e-5) + self.b
+
+
+class Attention(nn.Module):
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.W_Q, self.W_K, self.W_V, self.W_O = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        """Where nothing is kept every score is the same, and the values are averaged: no NaN, as in the original."""
+        q, k, v = (w(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for w in (self.W_Q, self.W_K, self.W_V))
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        if keep is not None:
+            scores = scores.masked_fill(~keep[:, None, None], max(-1e9, torch.finfo(scores.dtype).min))
+        weights = F.dropout(scores.softmax(dim=-1), DROPOUT, self.training)
+        return self.W_O((weights @ v).transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, dim: int, hidden: int):
+        super().__init__()
+        self.ffn_1, self.ffn_2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.ffn_2(F.dropout(F.relu(self.ffn_1(x)), DROPOUT, self.training))
+
+
+class EncoderLayer(nn.Module):
+    """Post-norm: a = norm1(x + attention), y = norm2(a + ffn(a)); with ``reduce`` a linear layer to dim / 2 follows."""
+
+    def __init__(self, dim: int, hidden: int, heads: int, reduce: bool = False):
+        super().__init__()
+        self.attn, self.feed_forward = Attention(dim, heads), FeedForward(dim, hidden)
+        self.norm1, self.norm2 = StdNorm(dim), StdNorm(dim)
+        self.reduction = nn.Linear(dim, dim // 2) if reduce else None
+
+    def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        x = self.norm1(x + F.dropout(self.attn(x, keep), DROPOUT, self.training))
+        x = self.norm2(x + F.dropout(self.feed_forward(x), DROPOUT, self.training))
+        return x if self.reduction is None else self.reduction(x)
+
+
+class Compressor(nn.Module):
+    """fc2(relu(norm(fc1))): wide text states to the width of the encoder."""
+
+    def __init__(self, width: int, dim: int):
+        super().__init__()
+        self.fc1, self.ln_fc1, self.fc2 = nn.Linear(width, dim), nn.LayerNorm(dim), nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.relu(self.ln_fc1(self.fc1(x))))
+
+
+class Adaptor(nn.Module):
+    """Two linear layers to a 64 × 64 map, three convolutions to ``channels`` of them."""
+
+    def __init__(self, width: int, channels: int):
+        super().__init__()
+        area = SIDE**2
+        self.fc1, self.ln_fc1 = nn.Linear(width, area), nn.LayerNorm(area)
+        self.fc2, self.ln_fc2 = nn.Linear(area, area), nn.LayerNorm(area)
+        self.conv1, self.ln_conv1 = nn.Conv2d(1, 32, 3, padding=1), nn.LayerNorm([32, SIDE, SIDE])
+        self.conv2, self.ln_conv2 = nn.Conv2d(32, 64, 3, padding=1), nn.LayerNorm([64, SIDE, SIDE])
+        self.conv3 = nn.Conv2d(64, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.ln_fc1(self.fc1(x)))
+        x = F.relu(self.ln_fc2(self.fc2(x))).view(-1, 1, SIDE, SIDE)
+        x = F.relu(self.ln_conv1(self.conv1(x)))
+        x = F.relu(self.ln_conv2(self.conv2(x)))
+        return self.conv3(x).flatten(1)
+
+
+class VariationalHead(ModelMixin, ConfigMixin):
+    """What every head has: ``moments`` to write, ``forward`` that turns them into mu and logvar."""
+
+    def moments(self, states: Tensor, keep: Tensor | None) -> Tensor:
+        """(B, 2 C H W), all of mu, then all of logvar; states: (B, L, D), keep: (B, L) bool or None."""
+        raise NotImplementedError
+
+    def forward(self, states: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """states: (B, tokens, width). mask: (B, tokens), zero where there is no token. mu, logvar: (B, C, H, W)."""
+        expected = (self.config.tokens, self.config.width)
+        if states.dim() != 3 or states.shape[1:] != expected:
+            raise ValueError(
+                f"{type(self).__name__}: states must be (B, {expected[0]}, {expected[1]}), got {tuple(states.shape)}"
+            )
+        if mask is not None and mask.shape != states.shape[:2]:
+            raise ValueError(f"{type(self).__name__}: mask must be {tuple(states.shape[:2])}, got {tuple(mask.shape)}")
+        moments = self.moments(states, None if mask is None else mask != 0)
+        mu, logvar = moments.view(-1, 2, *self.config.latent_shape).unbind(1)
+        return mu, logvar
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Weights truncated normal 0.02, biases zero: mu and logvar start near 0, z0 near N(0, I)."""
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d)):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+
+class TextHead(VariationalHead):
+    """The original's: a post-norm transformer encoder, then layers that halve the channels, then one product.
+
+    width: of the text states; compressed: the width they are brought to first (the original: 1024 for 4096). blocks,
+    hidden, heads: of the encoder. tokens: L. latent_shape: z0's (C, H, W). last_norm: over the moments.
+    """
+
+    @register_to_config
+    def __init__(
+        self,
+        width: int = 768,
+        tokens: int = 77,
+        latent_shape: Sequence[int] = (4, 32, 32),
+        blocks: int = 11,
+        hidden: int = 1024,
+        heads: int = 8,
+        reductions: int = 3,
+        compressed: int | None = None,
+        last_norm: bool = False,
+    ):
+        super().__init__()
+        dim, moments = compressed or width, 2 * prod(latent_shape)
+        if dim % 2**reductions or any((dim >> i) % heads for i in range(max(reductions, 1))):
+            raise ValueError(
+                f"TextHead: width {dim} must be divisible by 2^{reductions}, and by {heads} heads after each halving"
+            )
+        if compressed:
+            self.compressor = Compressor(width, compressed)
+        self.layers = nn.ModuleList([EncoderLayer(dim, hidden, heads) for _ in range(blocks)])
+        self.reduction_layers = nn.ModuleList(
+            [EncoderLayer(dim >> i, hidden, heads, reduce=True) for i in range(reductions)]
+        )
+        flat = tokens * (dim >> reductions)
+        if moments <= LARGEST_LINEAR:
+            self.linear = nn.Linear(flat, moments)
+            self.norm = StdNorm(moments) if last_norm else None
+        elif moments % SIDE**2 or last_norm:
+            raise ValueError(
+                f"TextHead: latent_shape {tuple(latent_shape)} needs the adaptor, whose moments are a multiple of "
+                f"{SIDE}² and have no last_norm"
+            )
+        else:
+            self.adaptor = Adaptor(flat, moments // SIDE**2)
+        self.reset_parameters()
+
+    def moments(self, states: Tensor, keep: Tensor | None) -> Tensor:
+        x = self.compressor(states) if self.config.compressed else states
+        for layer in (*self.layers, *self.reduction_layers):
+            x = layer(x, keep)
+        x = x.flatten(1)
+        if 2 * prod(self.config.latent_shape) > LARGEST_LINEAR:
+            return self.adaptor(x)
+        return self.linear(x) if self.norm is None else self.norm(self.linear(x))
+
+
+class LinearHead(VariationalHead):
+    """Seed 001's: three linear layers on the tokens side by side; tokens that are masked out count as zeros."""
+
+    @register_to_config
+    def __init__(
+        self, width: int = 768, tokens: int = 77, latent_shape: Sequence[int] = (4, 32, 32), hidden: int = 1024
+    ):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(tokens * width, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, 2 * prod(latent_shape)),
+        )
+        self.reset_parameters()
+
+    def moments(self, states: Tensor, keep: Tensor | None) -> Tensor:
+        return self.layers((states if keep is None else states * keep[..., None]).flatten(1))

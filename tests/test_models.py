@@ -1,0 +1,280 @@
+"""The velocity networks against the original's numbers, and what a user does with them besides."""
+
+import copy
+
+import pytest
+import torch
+from foreign import randomized
+
+import fmkernels as fk
+from fmkernels.flow import PsiPath, crossflow
+from fmpipe.models import PRESETS, DiMR, DiT, StageConfig, build
+
+NETWORK = {"atol": 2e-5, "rtol": 1e-4}
+GRADIENT = {"atol": 1e-5, "rtol": 1e-4}
+VARIANTS = ["LN.APE", "RMSN.APE", "ADARMSN.APE", "TDRMSN.Axial_RoPE"]
+
+
+def under(tensors, prefix):
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def pair(dim, hidden, blocks, grid=16):
+    """A transformer and a ConvNeXt stage."""
+    return [
+        StageConfig("transformer", dim[0], hidden[0], blocks[0], (grid, grid), patch=2, heads=4),
+        StageConfig("convnext", dim[1], hidden[1], blocks[1], (2 * grid, 2 * grid), patch=1),
+    ]
+
+
+def small(norm_type="TDRMSN", positions="APE", **config):
+    """A network of odd numbers with parameters drawn anew: at their initial values time makes no difference."""
+    stages = pair((16, 20), (20, 12), (3, 3), grid=3)
+    return randomized(DiMR(stages, channels=3, norm_type=norm_type, positions=positions, **config))
+
+
+def inputs(batch=2, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(batch, 3, 6, 6, generator=generator)
+    return x, torch.linspace(-3, 3, batch), torch.arange(batch) % 2 == 0
+
+
+@pytest.fixture(scope="module")
+def tiny(golden):
+    networks = build("tiny_dimr")
+    networks.load_state_dict(under(golden("dimr_tiny"), "state."))
+    return networks
+
+
+def test_golden_forward_and_every_gradient(golden, tiny):
+    g, model = golden("dimr_tiny"), copy.deepcopy(tiny.velocity)
+    x = g["x"].clone().requires_grad_()
+    outs = model(x, g["log_snr"], g["null_indicator"])
+    torch.autograd.backward(outs, [g["grad_out0"], g["grad_out1"]])
+    for i, out in enumerate(outs):
+        torch.testing.assert_close(out, g[f"out{i}"], **NETWORK)
+    torch.testing.assert_close(x.grad, g["grad_x"], **GRADIENT)
+    grads, seen = under(g, "grad."), dict(model.named_parameters())
+    assert len(grads) > 50
+    for name, grad in grads.items():
+        torch.testing.assert_close(seen[name].grad, grad, **GRADIENT, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_golden_shared_time(golden, tiny):
+    g = golden("dimr_tiny")
+    for log_snr in (torch.full((3,), 1.25), torch.tensor([1.25])):
+        for i, out in enumerate(tiny.velocity(g["x"], log_snr, g["null_indicator"])):
+            torch.testing.assert_close(out, g[f"same_t.out{i}"], **NETWORK)
+
+
+def test_golden_sampler(golden, tiny):
+    g = golden("dimr_tiny")
+    x, _ = fk.sample(tiny.velocity.velocity, g["euler8_cfg3.x_T"], crossflow(8), guidance=3.0)
+    torch.testing.assert_close(x, g["euler8_cfg3.z"], **NETWORK)
+
+
+def test_golden_path_and_targets_of_every_stage(golden, tiny):
+    g = golden("dimr_tiny")
+    x_t, v = PsiPath().pair(g["path.t"], g["x"], g["path.x1"])
+    torch.testing.assert_close(x_t, g["path.psi"], atol=1e-6, rtol=1e-5)
+    for target, size in zip(tiny.velocity.targets(v), (16, 32), strict=True):
+        torch.testing.assert_close(target, g[f"multi_scale.{size}"], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_golden_variants(golden, variant):
+    g = under(golden("dimr_variants"), f"{variant}.")
+    norm_type, positions = variant.split(".")
+    model = DiMR(pair((48, 24), (64, 32), (3, 3)), norm_type=norm_type, positions=positions)
+    model.load_state_dict(under(g, "state."))
+    for i, out in enumerate(model(g["x"], g["log_snr"], g.get("null_indicator"))):
+        torch.testing.assert_close(out, g[f"out{i}"], **NETWORK)
+
+
+def test_golden_dit(golden):
+    g, model = golden("dit_tiny"), build("tiny_dit").velocity
+    made, given = model.pos_embed.clone(), g["state.pos_embed"]
+    model.load_state_dict(under(g, "state."))
+    torch.testing.assert_close(made, given, atol=1e-6, rtol=0)
+    torch.testing.assert_close(model(g["x"], g["t"], g["null_indicator"]), g["out"], **NETWORK)
+
+
+def test_qk_norm_and_adaptive_norm_at_the_edges(golden):
+    from fmpipe.models.layers import AdaRMSNorm, QKNorm
+
+    g = golden("edges")
+    qk, ada = QKNorm(4), AdaRMSNorm(48)
+    qk.load_state_dict({"scale": g["qk.scale"]})
+    torch.testing.assert_close(qk(g["qk.x"]), g["qk.y"], atol=0, rtol=1e-4)
+    ada.load_state_dict({"linear.weight": g["adarms.linear.weight"]})
+    # The layer takes its condition from its first token: give it one, and let it be left out again.
+    x = torch.cat([g["adarms.1e-3.cond"][:, None], g["adarms.1e-3.x"]], dim=1)
+    torch.testing.assert_close(ada(x)[:, 1:], g["adarms.1e-3.y"], atol=1e-9, rtol=1e-4)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_ops_change_nothing(variant):
+    """Fused and plain PyTorch agree, values and gradients, also where the golden vectors are silent."""
+    model, (x, log_snr, null) = small(*variant.split(".")), inputs(3)
+    results = []
+    for backend in ("auto", "eager"):
+        with fk.use_backend(backend):
+            model.zero_grad()
+            outs = model(x, log_snr, null)
+            sum(out.square().sum() for out in outs).backward()
+        results.append([*outs, *(p.grad for p in model.parameters())])
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-4 * plain.abs().max().item() + 1e-6, rtol=1e-3)
+
+
+def test_every_parameter_has_a_gradient():
+    for model in (small(), small("LN", "Axial_RoPE"), small("ADARMSN"), build("tiny_dit").velocity):
+        x = torch.randn(2, model.config.channels, *(2 * [model.config.get("size", 6)]))
+        for p in model.parameters():
+            torch.nn.init.normal_(p, std=0.2)
+        outs = model.velocities(x, torch.tensor([0.2, 0.7]), null=torch.tensor([False, True]))
+        sum(out.square().mean() for out in outs).backward()
+        assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
+
+
+def test_three_stages_and_a_downsampled_input():
+    stages = [
+        StageConfig("transformer", 16, 24, 3, (4, 4), patch=2, image_ratio=2, heads=2),
+        StageConfig("convnext", 12, 8, 1, (8, 8), patch=2, kernel=3, final_kernel=1),
+        StageConfig("transformer", 8, 8, 4, (16, 16), patch=1, heads=2),
+    ]
+    model = randomized(DiMR(stages))
+    x = torch.randn(2, 4, 16, 12)
+    outs = model(x, torch.zeros(1), torch.tensor([True, False]))
+    assert [tuple(o.shape) for o in outs] == [(2, 4, 4, 3), (2, 4, 8, 6), (2, 4, 16, 12)]
+    assert [tuple(t.shape) for t in model.targets(x)] == [tuple(o.shape) for o in outs]
+    assert len(model.stages[2].blocks) == 5, "blocks are rounded to an odd number"
+    with pytest.raises(ValueError, match="positions for 4 x 4"):
+        model(torch.randn(1, 4, 32, 32), torch.zeros(1))
+
+
+def test_the_indicator_matters_and_may_be_left_out():
+    model, (x, log_snr, null) = small(), inputs()
+    with torch.no_grad():
+        yes, no, none = (model(x, log_snr, n)[-1] for n in (null, ~null, None))
+    assert (yes - no).abs().max() > 1e-3
+    assert (yes - none).abs().max() > 1e-3
+
+
+def test_guided_batch_is_two_forwards():
+    model, (x, _, _) = small(), inputs()
+    with torch.no_grad():
+        t, one = torch.full((2,), 0.3), torch.ones(2, dtype=torch.bool)
+        both = model.velocity(torch.cat([x, x]), t.repeat(2), null=torch.cat([~one, one]))
+        apart = torch.cat([model.velocity(x, t, null=~one), model.velocity(x, t, null=one)])
+    torch.testing.assert_close(both, apart, **NETWORK)
+
+
+def test_time_table_serves_the_forward():
+    model, (x, log_snr, null) = small(), inputs()
+    table = fk.TimeTable(model, torch.tensor([2.0, -1.0]))
+    with torch.no_grad():
+        for k, s in enumerate((2.0, -1.0)):
+            with table.at(k):
+                tabled = model(x, log_snr, null)[-1]
+            torch.testing.assert_close(tabled, model(x, torch.tensor([s]), null)[-1], **NETWORK)
+
+
+@pytest.mark.parametrize("name", ["tiny_dimr", "tiny_dit"])
+def test_gradient_checkpointing_gives_the_same_gradients(name):
+    model = build(name).velocity
+    randomized(model)
+    x, null = torch.randn(2, 4, 32, 32), torch.tensor([True, False])
+    grads = []
+    for switched in (False, True):
+        if switched:
+            model.enable_gradient_checkpointing()
+        model.zero_grad()
+        outs = model.velocities(x, torch.tensor([0.2, 0.7]), null=null)
+        with torch.no_grad():  # another forward before the backward, at another time
+            model.velocities(x, torch.tensor([0.9, 0.1]), null=null)
+        sum(out.square().mean() for out in outs).backward()
+        grads.append([p.grad.clone() for p in model.parameters()])
+    assert model.is_gradient_checkpointing
+    for plain, checkpointed in zip(*grads, strict=True):
+        torch.testing.assert_close(checkpointed, plain, rtol=1e-4, atol=1e-5 * plain.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_dtypes(dtype):
+    model, (x, log_snr, null) = small(), inputs()
+    with torch.no_grad():
+        expected = model(x, log_snr, null)[-1]
+        got = model.to(dtype)(x.to(dtype), log_snr.to(dtype), null)[-1]
+    assert got.dtype == dtype
+    assert (got.float() - expected).norm() < (0.05 if dtype == torch.bfloat16 else 1e-5) * expected.norm()
+
+
+@pytest.mark.parametrize("model", [small, lambda: build("tiny_dit").velocity], ids=["dimr", "dit"])
+def test_autocast_trains(model):
+    model = model()
+    x = torch.randn(2, model.config.channels, *(2 * [model.config.get("size", 6)]))
+    with torch.autocast("cpu", torch.bfloat16):
+        outs = model.velocities(x, torch.tensor([0.2, 0.7]), null=torch.tensor([False, True]))
+    sum(out.float().square().mean() for out in outs).backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.slow
+def test_compiles_in_one_graph():
+    model, (x, log_snr, null) = small(), inputs()
+    with torch.no_grad():
+        expected = model(x, log_snr, null)
+        for out, want in zip(torch.compile(model, fullgraph=True)(x, log_snr, null), expected, strict=True):
+            torch.testing.assert_close(out, want, **NETWORK)
+
+
+@pytest.mark.parametrize("model", [small, lambda: build("tiny_dit").velocity], ids=["dimr", "dit"])
+def test_save_and_load(model, tmp_path):
+    model = randomized(model())
+    model.save_pretrained(tmp_path)
+    again, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values())
+    assert again.config.items() >= {k: v for k, v in model.config.items() if not k.startswith("_")}.items()
+    for (name, a), (other, b) in zip(model.state_dict().items(), again.state_dict().items(), strict=True):
+        assert name == other
+        assert torch.equal(a, b)
+    assert (tmp_path / "diffusion_pytorch_model.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_builds_without_memory(name):
+    networks = build(name, "meta")
+    assert {p.device.type for p in networks.velocity.parameters()} == {"meta"}
+    assert networks.text_head.config.latent_shape[0] == networks.velocity.config.channels
+
+
+BAD = {
+    "kind": (lambda: StageConfig("conv", 8, 8, 1, 4, 1), "kind must be"),
+    "dim": (lambda: StageConfig("convnext", 0, 8, 1, 4, 1), "dim must be a positive integer"),
+    "heads": (lambda: StageConfig("transformer", 10, 8, 1, 4, 1, heads=4), "multiple of heads"),
+    "kernel": (lambda: StageConfig("convnext", 8, 8, 1, 4, 1, kernel=4), "kernel must be odd"),
+    "grid": (lambda: StageConfig("convnext", 8, 8, 1, (4, 4, 4), 1), "grid must be"),
+    "stage_configs": (lambda: DiMR([]), "stage_configs"),
+    "norm_type": (lambda: DiMR(pair((8, 8), (8, 8), (1, 1)), norm_type="BN"), "norm_type must be one of LN"),
+    "positions": (lambda: DiMR(pair((8, 8), (8, 8), (1, 1)), positions="rope"), "positions must be"),
+    "rope width": (lambda: DiMR(pair((8, 8), (8, 8), (1, 1)), positions="Axial_RoPE"), "multiple of 4"),
+    "order": (lambda: DiMR(pair((8, 8), (8, 8), (1, 1))[::-1]), "coarse to fine"),
+    "x": (lambda: small()(torch.randn(1, 4, 6, 6), torch.zeros(1)), r"x must be \(B, 3, H, W\)"),
+    "size": (lambda: small()(torch.randn(1, 3, 5, 6), torch.zeros(1)), "multiples of 2"),
+    "log_snr": (lambda: small()(torch.randn(2, 3, 6, 6), torch.zeros(3)), "log_snr must be"),
+    "null": (lambda: small()(torch.randn(2, 3, 6, 6), torch.zeros(2), torch.zeros(2)), "null_indicator must be bool"),
+    "cond": (lambda: small().velocity(torch.randn(2, 3, 6, 6), torch.zeros(2), cond=1), "cond must be None"),
+    "dit x": (lambda: build("tiny_dit").velocity(torch.randn(1, 4, 8, 8), torch.zeros(1)), "x must be"),
+    "dit t": (lambda: build("tiny_dit").velocity(torch.randn(2, 4, 32, 32), torch.zeros(3)), "t must be"),
+    "dit size": (lambda: DiT(size=33), "size must be a multiple"),
+    "dit heads": (lambda: DiT(dim=40, heads=6), "multiple of heads"),
+    "preset": (lambda: build("huge"), "choose one of t2i_256px_clip_dimr"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named(case):
+    call, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        call()
