@@ -272,11 +272,13 @@ class TDRMSNorm(nn.Module):
         self.scale = TimeDependentParameter(dim)
         self.offset = TimeDependentParameter(dim, 0.0) if offset else None
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, residual: Tensor | None = None, out: Tensor | tuple[Tensor, Tensor] | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         parts = self._modules  # without the detours of module.name and module(): this is called a hundred times a step
         offset = parts.get("offset")
         offset = None if offset is None else offset.forward()
-        return td_rms_norm(x, parts["scale"].forward(), offset, residual=residual, eps=self.eps)
+        return td_rms_norm(x, parts["scale"].forward(), offset, residual=residual, eps=self.eps, out=out)
 
 
 class TDLayerNorm(nn.Module):
@@ -290,6 +292,11 @@ class TDLayerNorm(nn.Module):
         self.weight = TimeDependentParameter(dim)
         self.bias = TimeDependentParameter(dim, 0.0)
 
-    def forward(self, x: Tensor | Sequence[Tensor], residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        parts = self._modules
-        return td_layer_norm(x, parts["weight"].forward(), parts["bias"].forward(), residual=residual, eps=self.eps)
+    def forward(
+        self,
+        x: Tensor | Sequence[Tensor],
+        residual: Tensor | None = None,
+        out: Tensor | tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        weight, bias = self._modules["weight"].forward(), self._modules["bias"].forward()
+        return td_layer_norm(x, weight, bias, residual=residual, eps=self.eps, out=out)

@@ -18,6 +18,7 @@ tdp_unpin(int id) -> ()
 tdp_pinned(int id, Tensor times, float weight_offset, Tensor(a!) out) -> ()
 
 td_norm(Tensor[] x, Tensor scale, Tensor? offset, Tensor? residual, float eps, bool center) -> (Tensor, Tensor, Tensor)
+td_norm_out(Tensor[] x, Tensor scale, Tensor? offset, Tensor? residual, float eps, bool center, Tensor(a!) y, Tensor(b!)? sum) -> ()
 td_norm_backward(Tensor grad_y, Tensor? grad_sum, Tensor[] s, Tensor scale, Tensor stat, float eps, bool center) -> (Tensor, Tensor, Tensor)
 gelu_mul(Tensor a, Tensor? b) -> Tensor
 gelu_mul_backward(Tensor grad, Tensor a, Tensor? b) -> (Tensor, Tensor)

@@ -128,6 +128,42 @@ WRONG = {
         lambda h, s, q: fk.td_layer_norm([h, h], s, s, residual=q),
         lambda: [r(2, 4), r(8), r(2, 8)],
     ),
+    "td_rms_norm: out of another shape": (
+        "out",
+        lambda h, s, o: fk.td_rms_norm(h, s, out=o),
+        lambda: [r(2, 3, 8), r(8), r(2, 3, 7)],
+    ),
+    "td_rms_norm: out of another dtype": (
+        "out",
+        lambda h, s, o: fk.td_rms_norm(h, s, out=o),
+        lambda: [r(2, 8), r(8), r(2, 8, **half)],
+    ),
+    "td_rms_norm: out is x": ("out", lambda h, s: fk.td_rms_norm(h, s, out=h), lambda: [r(2, 8), r(8)]),
+    "td_rms_norm: out with one place": (
+        "out",
+        lambda h, s, q, o: fk.td_rms_norm(h, s, residual=q, out=o),
+        lambda: [r(2, 8), r(8), r(2, 8), r(2, 8)],
+    ),
+    "td_rms_norm: out with a place too many": (
+        "out",
+        lambda h, s, o: fk.td_rms_norm(h, s, out=(o, o)),
+        lambda: [r(2, 8), r(8), r(2, 8)],
+    ),
+    "td_rms_norm: out with one memory for both": (
+        "out[1]",
+        lambda h, s, q, o: fk.td_rms_norm(h, s, residual=q, out=(o, o)),
+        lambda: [r(2, 8), r(8), r(2, 8), r(2, 8)],
+    ),
+    "td_rms_norm: out with gradients": (
+        "out",
+        lambda h, s, o: fk.td_rms_norm(h.requires_grad_(), s, out=o),
+        lambda: [r(2, 8), r(8), r(2, 8)],
+    ),
+    "td_layer_norm: out of one part's width": (
+        "out",
+        lambda h, s, o: fk.td_layer_norm([h, h.clone()], s, s, out=o),
+        lambda: [r(2, 4), r(8), r(2, 4)],
+    ),
     "gelu_mul: b of another shape": ("b", lambda a, b: fk.gelu_mul(a, b), lambda: [r(2, 8), r(2, 1)]),
     "gelu_mul: odd halves": ("a", lambda a: fk.gelu_mul(a), lambda: [r(2, 7)]),
     "gelu_mul: b elsewhere": ("b", lambda a: fk.gelu_mul(a, meta(2, 8)), lambda: [r(2, 8)]),

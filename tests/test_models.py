@@ -115,8 +115,8 @@ def test_qk_norm_and_adaptive_norm_at_the_edges(golden):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_ops_change_nothing(variant):
     """Fused and plain PyTorch agree, values and gradients, also where the golden vectors are silent."""
-    model, (x, log_snr, null) = small(*variant.split(".")), inputs(3)
-    results = []
+    model, (x, log_snr, null) = small(*variant.split(".")).double(), inputs(3)
+    x, log_snr, results = x.double(), log_snr.double(), []
     for backend in ("auto", "eager"):
         with fk.use_backend(backend):
             model.zero_grad()
@@ -124,7 +124,7 @@ def test_the_ops_change_nothing(variant):
             sum(out.square().sum() for out in outs).backward()
         results.append([*outs, *(p.grad for p in model.parameters())])
     for ours, plain in zip(*results, strict=True):
-        torch.testing.assert_close(ours, plain, atol=1e-4 * plain.abs().max().item() + 1e-6, rtol=1e-3)
+        torch.testing.assert_close(ours, plain, atol=1e-9 * plain.abs().max().item(), rtol=1e-9)
 
 
 def test_every_parameter_has_a_gradient():
@@ -178,6 +178,30 @@ def test_time_table_serves_the_forward():
             with table.at(k):
                 tabled = model(x, log_snr, null)[-1]
             torch.testing.assert_close(tabled, model(x, torch.tensor([s]), null)[-1], **NETWORK)
+
+
+def test_room_for_large_buffers_changes_nothing(monkeypatch):
+    """Sampling reuses memory from forward to forward; results, copies and gradients know nothing of it."""
+    model, (x, log_snr, null) = small(), inputs(3)
+    expected = [out.detach() for out in model(x, log_snr, null)]
+    assert model.room.buffers == {}, "autograd owns its memory"
+    monkeypatch.setattr("fmpipe.models.dimr.LARGE", 0)
+    for mode in (torch.no_grad, torch.inference_mode, torch.no_grad):
+        with mode():
+            for rows in (3, 1, 2):
+                for out, want in zip(model(x[:rows], log_snr[:rows], null[:rows]), expected, strict=True):
+                    torch.testing.assert_close(out, want[:rows], **NETWORK)
+    assert set(model.room.buffers) == {"skips", "normed"}
+    addresses = {k: v.data_ptr() for k, v in model.room.buffers.items()}
+    with torch.no_grad():
+        kept, again = model(x, log_snr, null), model(x, log_snr, null)
+        model(x + 1, log_snr, null)
+    assert {k: v.data_ptr() for k, v in model.room.buffers.items()} == addresses
+    assert all(torch.equal(a, b) for a, b in zip(kept, again, strict=True)), "outputs are not in the room"
+    assert copy.deepcopy(model).room.buffers == {}
+    model(x, log_snr, null)[-1].sum().backward()
+    with torch.no_grad():
+        assert model.double()(x.double(), log_snr.double(), null)[-1].dtype == torch.float64
 
 
 @pytest.mark.parametrize("name", ["tiny_dimr", "tiny_dit"])

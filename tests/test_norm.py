@@ -81,6 +81,41 @@ def test_list_of_66_skips():
     assert_close(fk.td_layer_norm(parts, weight, bias), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("backend", ["cpp", "eager"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("norm", [fk.td_rms_norm, fk.td_layer_norm])
+def test_out_is_the_result_in_memory_of_ones_own(norm, dtype, backend):
+    x, residual = torch.randn(2, 3, 5, 70).to(dtype)
+    scale, offset = torch.randn(2, 3, 70)
+    with fk.use_backend(backend):
+        y, summed = norm(x, scale, offset, residual=residual)
+        out = torch.full((3, 5, 71), 9.0, dtype=dtype)[..., :70], torch.empty_like(x)  # one of them not dense
+        versions = [o._version for o in out]
+        assert norm(x, scale, offset, residual=residual, out=out) is out
+        single = torch.empty_like(x)
+        norm(x, scale, offset, out=single)
+    assert torch.equal(out[0], y)
+    assert torch.equal(out[1], summed)
+    assert torch.equal(single, norm(x, scale, offset)) or backend == "eager"
+    assert all(o._version > v for o, v in zip(out, versions, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+def test_rows_of_scale_far_apart(dtype):
+    """The values of a group are columns of one tensor: read where they are, they give what a copy gives."""
+    table = torch.randn(3, 200).to(dtype)
+    scale, offset = table[:, 7:57], table[:, 100:150]
+    x = torch.randn(3, 4, 50, dtype=torch.float64 if dtype == torch.float64 else torch.float32).requires_grad_()
+    results = []
+    for s, o in ((scale, offset), (scale.contiguous(), offset.contiguous())):
+        y = fk.td_layer_norm(x, s, o)
+        results.append((y, *torch.autograd.grad(y.square().sum(), x)))
+    for far, near in zip(*results, strict=True):
+        assert torch.equal(far, near)
+    one = fk.td_rms_norm(x, scale[:1].expand(3, 50))
+    assert torch.equal(one, fk.td_rms_norm(x, scale[0]))
+
+
 def test_residual_of_another_dtype():
     x, residual, scale = torch.randn(2, 3, 40).bfloat16(), torch.randn(2, 3, 40), torch.randn(40)
     y, summed = fk.td_rms_norm(x, scale, residual=residual)

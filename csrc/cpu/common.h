@@ -142,7 +142,7 @@ inline std::pair<const char*, const char*> span_of(const Tensor& x) {
   return {begin, begin + (last + 1) * size_of(dtype_of(x))};
 }
 // An output has memory of its own: no element twice, none in the range of another argument.
-inline void check_writable(const Tensor& out, const char* name, std::initializer_list<const Tensor*> others) {
+inline void check_writable(const Tensor& out, const char* name, const std::vector<const Tensor*>& others) {
   if (out.numel() == 0) return;
   std::vector<std::pair<int64_t, int64_t>> dims;  // (stride, size): each must step over all smaller ones
   for (int64_t i = 0; i < out.dim(); i++)

@@ -161,6 +161,27 @@ struct RowMoments {
   }
 };
 
+// The rows of a scale or offset, (D,) or (T, D), as C: where they are, if each is dense and C already. The values of
+// a group are columns of one tensor, so their rows are far apart.
+template <class C>
+class ParameterRows {
+  std::optional<Values<C>> own_;
+  const C* data_;
+  int64_t stride_;
+
+ public:
+  explicit ParameterRows(const Tensor& x) : stride_(x.size(x.dim() - 1)) {
+    const Source<C> source(x);
+    if (x.dim() == 2 && source.dtype == compute_dtype<C> && (x.stride(1) == 1 || stride_ <= 1)) {
+      data_ = static_cast<const C*>(source.data);
+      stride_ = x.stride(0);
+    } else {
+      data_ = own_.emplace(x).data();
+    }
+  }
+  const C* row(int64_t i) const { return data_ + i * stride_; }
+};
+
 struct Shape {
   std::vector<Tensor> x;
   int64_t rows = 0, width = 0, scale_rows = 1;
@@ -212,27 +233,25 @@ int64_t rows_per_task(const Shape& shape) {
   return std::max<int64_t>(1, kGrain * kTile / std::max<int64_t>(shape.width, 1));
 }
 
-std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, OptTensor offset,
-                                           OptTensor residual, double eps, bool center) {
-  Shape shape = check_norm(x, scale, offset);
+Dtype out_dtype(const std::vector<Tensor>& x, const OptTensor& residual) {
+  return residual ? promote(dtype_of(x[0]), dtype_of(*residual)) : dtype_of(x[0]);
+}
+
+// y, sum (if there is a residual) and stat are dense and of the right sizes.
+void run(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& offset, const OptTensor& residual,
+         double eps, bool center, const Shape& shape, Tensor y, Tensor sum, Tensor stat) {
   FMK_CHECK(offset || !center, "a layer norm has a bias");
   check_finite(eps, "eps");
-  Dtype dtype = dtype_of(x[0]);
   if (residual) {
     FMK_CHECK(x.size() == 1, "residual goes with a single x");
     check_like(*residual, x[0], "residual");
-    dtype = promote(dtype, dtype_of(*residual));
   }
   const OptTensor res = dense(residual);
-  const auto sizes = sizes_of(shape);
-  Tensor y = fresh(sizes, dtype);
-  Tensor sum = residual ? fresh(sizes, dtype) : nothing();
-  const bool in_double = dtype == Dtype::f64;
-  Tensor stat = fresh({shape.rows, 2}, in_double ? Dtype::f64 : Dtype::f32);
+  const bool in_double = is_double(y);
   with_compute_type(in_double, [&](auto zero) {
     using C = decltype(zero);
     const Rows<C> rows(shape.x);
-    const Values<C> scales(scale), offsets(offset ? *offset : scale);
+    const ParameterRows<C> scales(scale), offsets(offset ? *offset : scale);
     const Source<C> more(res);
     const Sink<C> y_out(y), sum_out(sum);
     C* stats = stat.mutable_data_ptr<C>();
@@ -260,12 +279,12 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
         const C mean = C(moments.mean), rstd = C(moments.rstd(shape.width, eps));
         stats[2 * row] = mean;
         stats[2 * row + 1] = rstd;
-        const int64_t scale_at = row / shape.rows_per_scale() * shape.width;
+        const int64_t parameter_row = row / shape.rows_per_scale();
         const auto normalize = [&](const C* s, int64_t column, int64_t n) {
           const int64_t at = base + column;
           C* out = y_out.at(at, y_tile);
-          const C* row_scale = scales.data() + scale_at + column;
-          const C* row_offset = offsets.data() + scale_at + column;
+          const C* row_scale = scales.row(parameter_row) + column;
+          const C* row_offset = offsets.row(parameter_row) + column;
           if (center)
             normalize_tile<true, true>(s, mean, rstd, row_scale, row_offset, out, n);
           else if (offset)
@@ -283,7 +302,43 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
       }
     });
   });
+}
+
+Tensor fresh_stat(const Shape& shape, Dtype dtype) {
+  return fresh({shape.rows, 2}, dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32);
+}
+
+std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, OptTensor offset,
+                                           OptTensor residual, double eps, bool center) {
+  const Shape shape = check_norm(x, scale, offset);
+  const Dtype dtype = out_dtype(x, residual);
+  const auto sizes = sizes_of(shape);
+  Tensor y = fresh(sizes, dtype), sum = residual ? fresh(sizes, dtype) : nothing(), stat = fresh_stat(shape, dtype);
+  run(x, scale, offset, residual, eps, center, shape, y, sum, stat);
   return {y, sum, stat};
+}
+
+void td_norm_out(std::vector<Tensor> x, Tensor scale, OptTensor offset, OptTensor residual, double eps, bool center,
+                 Tensor y, OptTensor sum) {
+  const Shape shape = check_norm(x, scale, offset);
+  const Dtype dtype = out_dtype(x, residual);
+  const auto sizes = sizes_of(shape);
+  FMK_CHECK(sum.has_value() == residual.has_value(), "out has a place for the sum if there is a residual");
+  std::vector<const Tensor*> inputs{&scale, offset ? &*offset : nullptr, residual ? &*residual : nullptr};
+  for (const Tensor& part : x) inputs.push_back(&part);
+  for (const Tensor* out : {&y, sum ? &*sum : nullptr}) {
+    if (!out) continue;
+    check_tensor(*out, "out");
+    FMK_CHECK(dtype_of(*out) == dtype, "out has another dtype");
+    FMK_CHECK(out->sizes().size() == sizes.size() && std::equal(sizes.begin(), sizes.end(), out->sizes().begin()),
+              "out has another shape");
+    check_writable(*out, "out", inputs);
+    inputs.push_back(out);
+  }
+  InPlace y_target(y), sum_target(sum ? *sum : nothing());
+  run(x, scale, offset, residual, eps, center, shape, y_target.work, sum_target.work, fresh_stat(shape, dtype));
+  y_target.commit();
+  sum_target.commit();
 }
 
 // grad_y and grad_sum are (rows, width); s is what was normalised (x, or x + residual). stat belongs to the
@@ -307,7 +362,8 @@ std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor gra
   with_compute_type(in_double, [&](auto zero) {
     using C = decltype(zero);
     const Rows<C> rows(shape.x);
-    const Values<C> scales(scale), stats(stats_in);
+    const ParameterRows<C> scales(scale);
+    const Values<C> stats(stats_in);
     const Source<C> grad(gy), more(gs);
     const Sink<C> out(grad_x);
     const bool rounded = size_of(dtype_of(s[0])) == 2;
@@ -322,7 +378,7 @@ std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor gra
     parallel(tasks, grain, [&](int64_t first, int64_t last) {
       Tile<C> a, b, c, result;
       for (int64_t task = first; task < last; task++) {
-        const C* scale_row = scales.data() + task / runs * width;
+        const C* scale_row = scales.row(task / runs);
         C* to_scale = partial.data() + 2 * task * width;
         C* to_offset = to_scale + width;
         const int64_t begin = task / runs * group + task % runs * run;
@@ -375,6 +431,7 @@ std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor gra
 
 STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) {
   m.impl("td_norm", TORCH_BOX(&td_norm));
+  m.impl("td_norm_out", TORCH_BOX(&td_norm_out));
   m.impl("td_norm_backward", TORCH_BOX(&td_norm_backward));
 }
 

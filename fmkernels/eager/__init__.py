@@ -6,7 +6,7 @@ who is about to write one.
 """
 
 from fmkernels.eager.head import reparameterize, reparameterize_backward
-from fmkernels.eager.norm import gelu_mul, gelu_mul_backward, td_norm, td_norm_backward
+from fmkernels.eager.norm import gelu_mul, gelu_mul_backward, td_norm, td_norm_backward, td_norm_out
 from fmkernels.eager.path import (
     dt_psi,
     flow_loss,
@@ -34,6 +34,7 @@ __all__ = [
     "step_",
     "td_norm",
     "td_norm_backward",
+    "td_norm_out",
     "tdp",
     "tdp_backward",
     "tdp_group",

@@ -43,6 +43,13 @@ def td_norm(x, scale, offset, residual, eps, center):
     return rounded(y, dtype), summed, stat
 
 
+def td_norm_out(x, scale, offset, residual, eps, center, y, sum):
+    made, summed, _ = td_norm(x, scale, offset, residual, eps, center)
+    y.copy_(made)
+    if sum is not None:
+        sum.copy_(summed)
+
+
 def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center):
     """-> the gradient to s, to scale and to offset (both shaped as scale, in the compute type).
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from fmkernels import eager
@@ -42,6 +43,24 @@ def _check_norm(x, scale, offset, residual, eps, center):
     _check.number(op, "eps", eps)
 
 
+def _check_norm_out(x, scale, offset, residual, eps, center, y, summed):
+    op = "td_layer_norm" if center else "td_rms_norm"
+    _check_norm(x, scale, offset, residual, eps, center)
+    dtype = x[0].dtype if residual is None else torch.promote_types(x[0].dtype, residual.dtype)
+    shape = (*x[0].shape[:-1], sum(part.shape[-1] for part in x))
+    inputs = {f"x[{i}]": part for i, part in enumerate(x)} | {"scale": scale, "offset": offset, "residual": residual}
+    for name, out in (("out" if summed is None else "out[0]", y), ("out[1]", summed)):
+        if out is None:
+            continue
+        _check.floating(op, name, out)
+        _check.same_device(op, name, out, "x", x[0])
+        _check.shape(op, name, out, shape, "x's, with the width of all its parts")
+        if out.dtype != dtype:
+            raise TypeError(f"{op}: {name} must be {dtype}, the result's dtype, got {out.dtype}")
+        _check.writable(op, name, out, **inputs)
+        inputs[name] = out
+
+
 def _check_gelu_mul(a, b):
     _check.floating("gelu_mul", "a", a)
     if b is not None:
@@ -51,6 +70,7 @@ def _check_gelu_mul(a, b):
 
 
 _NORM = Op("td_norm", eager.td_norm, _check_norm)
+_NORM_OUT = Op("td_norm_out", eager.td_norm_out, _check_norm_out)
 _NORM_BACKWARD = Op("td_norm_backward", eager.td_norm_backward)
 _GELU_MUL = Op("gelu_mul", eager.gelu_mul, _check_gelu_mul)
 _GELU_MUL_BACKWARD = Op("gelu_mul_backward", eager.gelu_mul_backward)
@@ -66,35 +86,62 @@ def _same_rows(scale, offset):
     )
 
 
+def _norm(x, scale, offset, residual, eps, center, out):
+    scale, offset = _same_rows(scale, offset)
+    if out is None:
+        y, summed, _ = _NORM(x, scale, offset, residual, eps, center)
+        return y if residual is None else (y, summed)
+    op = "td_layer_norm" if center else "td_rms_norm"
+    pair = isinstance(out, (list, tuple))
+    if pair == (residual is None) or (pair and len(out) != 2):
+        raise ValueError(f"{op}: out must be {'a tensor' if residual is None else '(y, sum), because of residual'}")
+    y, summed = out if pair else (out, None)
+    _check.no_gradient(op, "out", *x, scale, offset, residual, y, summed)
+    _NORM_OUT(x, scale, offset, residual, eps, center, y, summed)
+    _check.written(y, summed)
+    return out
+
+
 def td_rms_norm(
-    x: Tensor, scale: Tensor, offset: Tensor | None = None, *, residual: Tensor | None = None, eps: float = 1e-8
+    x: Tensor,
+    scale: Tensor,
+    offset: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    eps: float = 1e-8,
+    out: Tensor | tuple[Tensor, Tensor] | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """``x / (|x| d^(-1/2) + eps) * scale (+ offset)``, the norm over the last dimension, eps outside the root.
 
     x: (B, ..., D). scale, offset: (D,), (1, D) or (B, D), one row a sample, of any floating dtype.
     With ``residual`` (x's shape): returns ``(norm(x + residual), x + residual)``, both from one pass.
     Results have x's dtype (promoted with residual's). Gradients go to x, residual, scale and offset.
+    ``out`` (two tensors with ``residual``) receives the result instead of fresh memory, without gradients.
     """
     if type(eps) is not float:
         _check.number("td_rms_norm", "eps", eps)
-    y, summed, _ = _NORM([x], *_same_rows(scale, offset), residual, eps, False)
-    return y if residual is None else (y, summed)
+    return _norm([x], scale, offset, residual, eps, False, out)
 
 
 def td_layer_norm(
-    x: Tensor | Sequence[Tensor], weight: Tensor, bias: Tensor, *, residual: Tensor | None = None, eps: float = 1e-5
+    x: Tensor | Sequence[Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    residual: Tensor | None = None,
+    eps: float = 1e-5,
+    out: Tensor | tuple[Tensor, Tensor] | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """``(x - mean) / sqrt(var + eps) * weight + bias`` over the last dimension.
 
     x: (B, ..., D), or a list of tensors normalised as their concatenation on the last dimension, which
     is never made. weight, bias: (D,), (1, D) or (B, D). With ``residual`` (and a single x): returns
-    ``(norm(x + residual), x + residual)``. Gradients go to x, residual, weight and bias.
+    ``(norm(x + residual), x + residual)``. Gradients go to x, residual, weight and bias. ``out`` as in td_rms_norm.
     """
     parts = list(x) if isinstance(x, (list, tuple)) else [x]
     if type(eps) is not float:
         _check.number("td_layer_norm", "eps", eps)
-    y, summed, _ = _NORM(parts, *_same_rows(weight, bias), residual, eps, True)
-    return y if residual is None else (y, summed)
+    return _norm(parts, weight, bias, residual, eps, True, out)
 
 
 def gelu_mul(a: Tensor, b: Tensor | None = None) -> Tensor:

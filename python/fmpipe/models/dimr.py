@@ -4,7 +4,8 @@ State-dict keys and results are the original's. What stands between the products
 be made travels as (x, branch) until a norm makes it in its own pass, and skips are never concatenated.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Literal
@@ -15,7 +16,7 @@ from diffusers import ConfigMixin, ModelMixin
 from einops import rearrange
 from torch import Tensor, nn
 
-from fmkernels import TDLayerNorm, gelu_mul
+from fmkernels import TDLayerNorm, gelu_mul, td_layer_norm
 from fmkernels.nn import seed_time, time_dependent
 from fmpipe.models.layers import (
     NORMS,
@@ -25,6 +26,8 @@ from fmpipe.models.layers import (
     channels_first,
     channels_last,
 )
+
+LARGE = 32 << 20  # bytes: more than malloc ever keeps for itself
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,18 @@ class StageConfig:
     def ratio(self) -> int:
         """Pixels of the latent in one of this stage's, along an axis."""
         return self.patch * self.image_ratio
+
+
+class Patches(nn.Conv2d):
+    """A convolution whose kernel is its stride, as one product: (B, C, H, W) to (B, H / patch, W / patch, dim)."""
+
+    def __init__(self, channels: int, dim: int, patch: int):
+        super().__init__(channels, dim, patch, stride=patch)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patch = self.kernel_size[0]
+        x = rearrange(x, "b c (h r) (w s) -> b h w (c r s)", r=patch, s=patch)
+        return F.linear(x, self.weight.flatten(1), self.bias)
 
 
 class Positions(nn.Module):
@@ -161,7 +176,8 @@ class SkipDense(nn.Linear):
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         of_x, of_skip = self.weight.chunk(2, dim=1)
         y = F.linear(x.flatten(0, -2), of_x, self.bias)
-        return torch.addmm(y, skip.flatten(0, -2), of_skip.t()).view(x.shape).to(x.dtype)
+        y.addmm_(skip.flatten(0, -2).to(y.dtype), of_skip.t().to(y.dtype))
+        return y.view(x.shape).to(x.dtype)
 
 
 class Upsample(nn.Module):
@@ -181,6 +197,69 @@ class Upsample(nn.Module):
         return rearrange(x + y, "b h r w s c -> b (h r) (w s) c")
 
 
+class Room:
+    """Memory for what is large and outlives a block, kept from one forward to the next while sampling on a CPU.
+
+    malloc gives buffers of this size back to the system at once and takes them again page by page, which costs
+    more than the arithmetic on them; and skips that lie among short-lived neighbours leave as much unusable memory
+    between them as they take. Where autograd or a compiler owns the memory, or on a GPU, there is no room.
+    """
+
+    def __init__(self):
+        self.buffers: dict[str, Tensor] = {}
+
+    def take(self, name: str, like: Tensor, *shape: int) -> Tensor | None:
+        """Uninitialised memory of this shape, the same for the same name; None if it is small or not ours to give."""
+        elements = math.prod(shape)
+        if elements * like.element_size() <= LARGE or not like.is_cpu:
+            return None
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return None
+        kept = self.buffers.get(name)
+        if kept is None or kept.numel() < elements or kept.dtype != like.dtype:
+            self.buffers.pop(name, None)
+            with torch.inference_mode(False):  # it will be written in and out of that mode
+                kept = self.buffers[name] = like.new_empty(elements)
+        return kept[:elements].view(shape)
+
+    def __reduce__(self):
+        return Room, ()  # a copy of a model gets its own
+
+
+class Skips(list):
+    """The skips of one stage, in the room if there is any."""
+
+    def __init__(self, room: Room, x: Tensor, count: int):
+        super().__init__()
+        places = room.take("skips", x, count, *x.shape)
+        self.places = None if places is None else iter(places)
+
+    def add(self, x: Tensor, branch: Tensor | None = None) -> Tensor:
+        """x + branch, or x, as the next skip."""
+        if self.places is not None:
+            place = next(self.places)
+            x = place.copy_(x) if branch is None else torch.add(x, branch, out=place)
+        elif branch is not None:
+            x = x + branch
+        self.append(x)
+        return x
+
+
+def side_by_side(norm: TDLayerNorm, skips: list[Tensor], room: Room) -> Iterator[Tensor]:
+    """The norm of all skips (B, N, D) as if concatenated, a few samples at a time: all would be as large as the skips.
+
+    What is yielded lasts until the next."""
+    weight, bias = norm.weight(), norm.bias()
+    sample = weight.shape[-1] * skips[0][0, :, 0].numel() * skips[0].element_size()
+    count = max(1, LARGE // max(sample, 1))
+    for i in range(0, len(skips[0]), count):
+        rows = slice(i, i + count)
+        parts = [skip[rows] for skip in skips]
+        out = room.take("normed", parts[0], *parts[0].shape[:-1], weight.shape[-1])
+        mine = slice(None) if len(weight) == 1 else rows
+        yield td_layer_norm(parts, weight[mine], bias[mine], eps=norm.eps, out=out)
+
+
 class Stage(nn.Module):
     """One resolution: its input, what comes from the stage below, its blocks, its velocity."""
 
@@ -189,8 +268,8 @@ class Stage(nn.Module):
         self.gradient_checkpointing = False
         dim, half, self.is_transformer = config.dim, config.blocks // 2, config.kind == "transformer"
         down = nn.AvgPool2d(config.image_ratio) if config.image_ratio > 1 else nn.Identity()
-        embed = nn.Conv2d(channels, dim, config.patch, stride=config.patch)
-        self.input_layer = nn.Sequential(down, embed, channels_last(), Positions(config.grid, dim))
+        patches = Patches(channels, dim, config.patch)
+        self.input_layer = nn.Sequential(down, patches, nn.Identity(), Positions(config.grid, dim))
         if below:
             width = below.dim * (below.blocks // 2 * 2 + 2)
             up = Upsample(width, dim, below.ratio // config.ratio)
@@ -203,33 +282,34 @@ class Stage(nn.Module):
         velocity = nn.Conv2d(dim, channels, config.final_kernel, padding=config.final_kernel // 2)
         self.output_layer = nn.Sequential(TDLayerNorm(dim), channels_first(), velocity)
 
-    def forward(self, x: Tensor, below: list[Tensor] | None, null: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    def forward(
+        self, x: Tensor, below: list[Tensor] | None, null: Tensor | None, room: Room
+    ) -> tuple[Tensor, list[Tensor]]:
         """The velocity (B, C, H, W) at this resolution, and the skips for the stage above: the input and every
         block's output, (B, N, D), maybe with the null token in front."""
-        x = self.input_layer(x.contiguous(memory_format=torch.channels_last))
+        x = self.input_layer(x)
         if below is not None:
             norm, up, norm_after = self.upsample
-            y = up.kernel(norm(below)).unflatten(-1, (up.ratio**2, -1))
-            x = up.spread(norm_after(y), x)  # normed over channels: the same before the spreading, which is a sum then
+            y = torch.cat([up.kernel(normed) for normed in side_by_side(norm, below, room)])
+            below.clear()  # from here on their room is this stage's
+            y = norm_after(y.unflatten(-1, (up.ratio**2, -1)))  # over channels: it may come before the spreading
+            x = up.spread(y, x)
         grid = x.shape[1:3]
         if self.is_transformer:
             x = self.tokens(x, null)
-        skips, branch, half = [], None, len(self.skip_denses)
-        blocks = list(self.blocks)
+        blocks, half, branch = list(self.blocks), len(self.skip_denses), None
+        skips = Skips(room, x, len(blocks) + 1)
         for block in blocks[: half + 1]:
             entered, x, branch = self.run(block, x, branch, grid)
-            skips.append(entered)
+            skips.add(entered)
         for block, dense, skip in zip(blocks[half + 1 :], self.skip_denses, skips[:0:-1], strict=True):
-            skips.append(x + branch)
-            _, x, branch = self.run(block, dense(skips[-1], skip), None, grid)
+            _, x, branch = self.run(block, dense(skips.add(x, branch), skip), None, grid)
         norm, to_channels_first, velocity = self.output_layer
         y, x = norm(x, branch)
-        skips.append(x)
+        skips.add(x)
         if self.is_transformer:
             y = y[:, -grid.numel() :].unflatten(1, grid)
-        else:
-            skips = [skip.flatten(1, 2) for skip in skips]
-        return velocity(to_channels_first(y)).contiguous(), skips
+        return velocity(to_channels_first(y)).contiguous(), [skip.flatten(1, -2) for skip in skips]
 
     def tokens(self, x: Tensor, null: Tensor | None) -> Tensor:
         """The grid row by row; in front, if null is given, a token that says which samples are null."""
@@ -287,6 +367,7 @@ class DiMR(ModelMixin, ConfigMixin):
         self.stages = nn.ModuleList(
             [Stage(config, b, channels, norm_type, rope) for config, b in zip(configs, below, strict=True)]
         )
+        self.room = Room()
         self.reset_parameters()
 
     def forward(self, x: Tensor, log_snr: Tensor, null_indicator: Tensor | None = None) -> list[Tensor]:
@@ -299,7 +380,7 @@ class DiMR(ModelMixin, ConfigMixin):
         seed_time(self, log_snr)
         velocities, skips = [], None
         for stage in self.stages:
-            velocity, skips = stage(x, skips, null_indicator)
+            velocity, skips = stage(x, skips, null_indicator, self.room)
             velocities.append(velocity)
         return velocities
 

@@ -71,7 +71,7 @@ PRESETS = {
     "t2i_512px_t5_dit": Preset(DiT, {"size": 64, "dim": 1280, "depth": 36, "heads": 20}, _T5),
     "small_dimr": Preset(
         DiMR,
-        {"stage_configs": _pair((64, 32), (128, 64), (9, 5), grid=4, kernel=3)},
+        {"stage_configs": _pair((32, 16), (64, 32), (9, 5), grid=4, kernel=3)},
         {"width": 64, "tokens": 16, "latent_shape": (4, 8, 8), "blocks": 2, "hidden": 128, "heads": 4, "reductions": 2},
     ),
     "tiny_dimr": Preset(
