@@ -7,7 +7,7 @@ SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h') fmkernels/schema.py s
 NATIVE := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/test_path.py tests/test_step.py \
           tests/test_head.py tests/test_bad_input.py tests/test_properties.py
 
-.PHONY: setup test test-fast lint format bench bench-models sanitize package-check abi-check clean help
+.PHONY: setup test test-fast lint format bench bench-models bench-model sanitize package-check abi-check clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,6 +46,10 @@ bench: setup  ## the op benchmarks: table, benchmarks/results/cpu.json and .png
 
 bench-models: setup  ## a foreign model before and after accelerate(), whole sampling runs (10 minutes)
 	$(BIN)/python benchmarks/run.py --models
+
+bench-model: setup  ## our velocity networks against the plain structure, 256 px and small: time, memory (15 minutes, 6 GB)
+	$(BIN)/python benchmarks/bench_model.py
+	$(BIN)/python benchmarks/count_launches.py
 
 sanitize: setup  ## the op tests on a CPU object built with ASan and UBSan
 	@tools/sanitize.sh $(BIN)/python $(NATIVE)

@@ -104,13 +104,16 @@ def measure(bench: Bench, seconds: float) -> dict:
     with bench.mode():
         ok = matches(bench)
         calls = dict(bench.contestants) | ({"bound": bench.bound[1]} if bench.bound else {})
-        loops = {}
+        loops, least = {}, 9
         for name, call in calls.items():
-            once = min(timed(call, 1) for _ in range(5))
+            once = timed(call, 1)
+            if once < 1:
+                once = min(once, *(timed(call, 1) for _ in range(4)))
+            least = min(least, 9 if once < 1 else 5)
             loops[name] = 1 if bench.before else max(1, min(500, round(5e-3 / max(once, 1e-7))))
         samples = {name: [] for name in calls}
         end = time.perf_counter() + seconds
-        while time.perf_counter() < end or len(samples[OURS]) < 9:
+        while time.perf_counter() < end or len(samples[OURS]) < least:
             for name, call in calls.items():
                 samples[name].append(timed(call, loops[name], bench.before))
     times = {}

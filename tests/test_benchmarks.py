@@ -1,4 +1,4 @@
-"""The harness checks what it times: equal results pass, a wrong one exits with an error, files compare."""
+"""The harness checks what it times: equal results pass, a wrong one exits with an error, files compare. Launches."""
 
 import json
 import subprocess
@@ -45,3 +45,14 @@ def test_a_mismatch_exits_with_an_error(harness, wrong):
     with pytest.raises(SystemExit) as stop:
         harness.main([family(harness, wrong)], ["--seconds", "0"])
     assert "did not match" in str(stop.value)
+
+
+def test_launches_of_a_guided_step(harness):
+    """Of the 256 px model. The plain structure is tests/foreign.py: two operations more a parameter than the original."""
+    from count_launches import count
+
+    counts = count("t2i_256px_clip_dimr")
+    assert counts["fmkernels"].total() <= 1000
+    assert counts["fmkernels"]["tdp_group"] == 1
+    assert counts["fmkernels"]["attention"] == 65
+    assert counts["plain"].total() - 2 * 2 * 171 == pytest.approx(5492, rel=0.01)

@@ -1,0 +1,96 @@
+"""Device launches of one guided step of the 256 px model, counted on meta tensors by dispatch: nothing is computed.
+
+python benchmarks/count_launches.py [--preset NAME]
+
+Views and empty buffers count nothing, attention counts one, every other torch operation one. Our ops count what their
+GPU kernels are specified to launch (LAUNCHES); there is no GPU here, so these counts are of the design, not of a run.
+"""
+
+import argparse
+from collections import Counter
+
+import torch
+import torch.nn.functional as F
+from models import plain_of, plain_step, step
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fmpipe.models import PRESETS, build
+
+aten = torch.ops.aten
+# One each, but for the step, whose statistics take a second, tiny launch to combine.
+LAUNCHES = {"tdp_group": 1, "td_norm": 1, "td_norm_out": 1, "gelu_mul": 1, "step_": 2}
+NO_LAUNCH = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "lift_fresh"}
+
+
+def launches_nothing(op: torch._ops.OpOverload) -> bool:
+    """A view, an empty buffer, or a question about types."""
+    returns, name = op._schema.returns, op._schema.name.split("::")[1]
+    is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+    return is_view or name in NO_LAUNCH or not any("Tensor" in str(r.type) for r in returns)
+
+
+class Launches(TorchDispatchMode):
+    """Counts by name; what attention does inside is its own business."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name.split("::")[1]
+        if func.namespace == "fmkernels":
+            self.counts[name] += LAUNCHES[name]
+        elif func is aten._local_scalar_dense.default:
+            return True  # the plain structure asks whether all samples share their time: they do
+        elif not launches_nothing(func):
+            self.counts[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class AttentionIsOne(TorchFunctionMode):
+    """Its result has the layout the fused GPU kernels give it, (B, N, heads, D)."""
+
+    def __init__(self, launches: Launches):
+        super().__init__()
+        self.launches = launches
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        self.launches.counts["attention"] += 1
+        b, heads, n, d = args[0].shape
+        return torch.empty(b, n, heads, d, device="meta", dtype=args[0].dtype).transpose(1, 2)
+
+
+def launches(call) -> Counter:
+    with torch.no_grad(), Launches() as counted, AttentionIsOne(counted):
+        call()
+    return counted.counts
+
+
+def count(preset: str) -> dict[str, Counter]:
+    """Contestant -> launches of one guided step of batch 1, by operation."""
+    ours = build(preset, "meta").velocity.eval()
+    plain = plain_of(ours)
+    _, height, width = PRESETS[preset].text_head_config["latent_shape"]
+    x = torch.empty(1, ours.config.channels, height, width, device="meta")
+    t, null = torch.empty(2, device="meta"), torch.empty(2, dtype=torch.bool, device="meta")
+    stats = torch.empty(1, 5, device="meta")
+    return {
+        "plain": launches(lambda: plain_step(plain, x, t, null)),
+        "fmkernels": launches(lambda: step(ours, x, t, null, stats)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", default="t2i_256px_clip_dimr", choices=[n for n in PRESETS if "dimr" in n])
+    counts = count(parser.parse_args().preset)
+    for name, counted in counts.items():
+        print(f"{name}: {counted.total()} launches a guided step")
+        print("  " + ", ".join(f"{op} {n}" for op, n in counted.most_common()))
+
+
+if __name__ == "__main__":
+    main()
