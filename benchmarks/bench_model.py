@@ -50,8 +50,9 @@ def guided(preset, size, floors, whole):
         "fmkernels": lambda: step(ours, x, t, null, stats),
     }
     if whole:
-        graph = torch.compile(twin(plain), dynamic=False)
+        graph, ours_too = torch.compile(twin(plain), dynamic=False), torch.compile(ours.velocity, dynamic=False)
         calls["compile whole"] = lambda: plain_step(graph, x, t, null)
+        calls["ours compiled"] = lambda: step(ours, x, t, null, stats, velocity=ours_too)
     moved = 4 * sum(p.numel() for p in ours.parameters())
     return Bench(f"guided step, {preset}", calls, moved, floors, tolerance=1e-3)
 
@@ -60,6 +61,7 @@ def training(preset, size, floors):
     ours, plain = pair(preset)
     models = {"eager": plain, "compile": compiled_blocks(copy.deepcopy(plain)), "fmkernels": ours}
     models["compile whole"] = torch.compile(copy.deepcopy(plain), dynamic=False)
+    models["ours compiled"] = torch.compile(copy.deepcopy(ours), dynamic=False)
     models["eager"] = copy.deepcopy(plain)
     optimizers = {k: torch.optim.AdamW(m.parameters(), lr=1e-6, fused=True) for k, m in models.items()}
     x, t, null = torch.randn(2, 4, size, size), torch.linspace(-3, 3, 2), torch.tensor([False, True])

@@ -44,9 +44,9 @@ def plain_step(model: nn.Module, x: Tensor, t: Tensor, null: Tensor) -> Tensor:
     return x + DT * (uncond + GUIDANCE * (cond - uncond))
 
 
-def step(model: DiMR, x: Tensor, t: Tensor, null: Tensor, stats: Tensor | None = None) -> Tensor:
+def step(model: DiMR, x: Tensor, t: Tensor, null: Tensor, stats: Tensor | None = None, velocity=None) -> Tensor:
     """Ours: both halves in one batch, guidance, step and statistics in one op, on a state that is written in place."""
-    cond, uncond = model.velocity(torch.cat([x, x]), t, null=null).chunk(2)
+    cond, uncond = (velocity or model.velocity)(torch.cat([x, x]), t, null=null).chunk(2)
     x = x.clone()
     fk.euler_step_(x, cond, DT, v_uncond=uncond, guidance=GUIDANCE, stats=stats)
     return x
