@@ -71,7 +71,7 @@ def launches(call) -> Counter:
 
 def count(preset: str) -> dict[str, Counter]:
     """Contestant -> launches of one guided step of batch 1, by operation."""
-    ours = build(preset, "meta").velocity.eval()
+    ours = build(preset, "meta").velocity_net.eval()
     plain = plain_of(ours)
     _, height, width = PRESETS[preset].text_head_config["latent_shape"]
     x = torch.empty(1, ours.config.channels, height, width, device="meta")

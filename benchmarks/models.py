@@ -27,7 +27,7 @@ def plain_of(model: DiMR) -> nn.Module:
 
 def pair(preset: str) -> tuple[DiMR, nn.Module]:
     """(ours, plain) with random weights, made without initialising twice."""
-    model = build(preset, "meta").velocity.to_empty(device="cpu").eval()
+    model = build(preset, "meta").velocity_net.to_empty(device="cpu").eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, p in model.named_parameters():

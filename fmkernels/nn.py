@@ -253,9 +253,14 @@ class TimeDependentParameter(TimeDependent):
     def __init__(self, shape: int | Sequence[int], value: float = 1.0):
         super().__init__()
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        for name, start in zip(FOUR, (value, value, 0.0, 0.0), strict=True):
-            setattr(self, name, nn.Parameter(torch.full(shape, float(start))))
-        self.curr_weight = None
+        for name in FOUR:
+            setattr(self, name, nn.Parameter(torch.empty(shape)))
+        self.value, self.curr_weight = float(value), None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for parameter, start in zip(four(self), (self.value, self.value, 0.0, 0.0), strict=True):
+            nn.init.constant_(parameter, start)
 
     def extra_repr(self) -> str:
         return f"{tuple(self.param0.shape)}"

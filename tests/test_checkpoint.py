@@ -21,7 +21,7 @@ def test_a_released_preset_has_exactly_its_checkpoint_s_keys(name):
 
 def test_the_256_px_networks_are_as_large_as_they_are_said_to_be():
     networks = build("t2i_256px_clip_dimr", "meta")
-    total = sum(p.numel() for n in (networks.velocity, networks.text_head) for p in n.parameters())
+    total = sum(p.numel() for p in networks.parameters())
     assert round(total / 1e9, 2) == 1.06
 
 
@@ -43,13 +43,13 @@ def state():
 def test_round_trip(state, suffix, tmp_path):
     extra = {"open_clip.visual.weight": torch.ones(2), "open_clip_output.bias": torch.ones(3)}
     networks = load_checkpoint(write(state | extra, tmp_path / f"nnet{suffix}"), NAME)
-    assert not networks.velocity.training
+    assert not networks.velocity_net.training
     assert not networks.text_head.training
     again = networks.state_dict()
     assert again.keys() == state.keys()
     assert all(torch.equal(again[k], state[k]) for k in state)
     x = torch.randn(1, 4, 8, 8)
-    networks.velocity.velocity(x, torch.zeros(1)).sum().backward()  # loaded parameters train
+    networks.velocity_net.velocity(x, torch.zeros(1)).sum().backward()  # loaded parameters train
 
 
 def spoil(state):
@@ -85,7 +85,7 @@ def test_not_strict_loads_the_rest_and_warns(state, tmp_path):
 
 
 def test_of_another_preset(state, tmp_path):
-    with pytest.raises(CheckpointError, match="does not fit the preset tiny_dimr"):
+    with pytest.raises(CheckpointError, match=r"does not fit the preset tiny_dimr \(it fits small_dimr\)"):
         load_checkpoint(write(state, tmp_path / "nnet.pth"), "tiny_dimr")
 
 
@@ -96,12 +96,25 @@ class Harm:
 
 def test_code_in_a_pickle_is_not_run(tmp_path, capsys):
     torch.save({"a": Harm()}, tmp_path / "nnet.pth")
-    with pytest.raises(pickle.UnpicklingError):
+    with pytest.raises(RuntimeError, match=r"nnet\.pth") as error:
         load_checkpoint(tmp_path / "nnet.pth", NAME)
+    assert isinstance(error.value.__cause__, pickle.UnpicklingError)
     assert "was run" not in capsys.readouterr().out
 
 
+def test_old_format_and_another_dtype(state, tmp_path):
+    torch.save(state, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    networks = load_checkpoint(tmp_path / "old.pth", NAME, dtype=torch.bfloat16)
+    assert {p.dtype for p in networks.parameters()} == {torch.bfloat16}
+    assert torch.equal(networks.state_dict()["stages.0.tensor_true"], state["stages.0.tensor_true"].bfloat16())
+
+
 def test_what_is_no_checkpoint(tmp_path):
+    (tmp_path / "broken.pth").write_text("version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(RuntimeError, match=r"broken\.pth \(42 bytes\) cannot be read"):
+        load_checkpoint(tmp_path / "broken.pth", NAME)
+    with pytest.raises(FileNotFoundError, match=r"this folder has broken\.pth"):
+        load_checkpoint(tmp_path, NAME)
     with pytest.raises(FileNotFoundError, match="no checkpoint at"):
         load_checkpoint(tmp_path / "nothing.pth", NAME)
     torch.save({"step": 3, "w": torch.ones(1)}, tmp_path / "nnet.pth")

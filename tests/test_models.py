@@ -47,7 +47,7 @@ def tiny(golden):
 
 
 def test_golden_forward_and_every_gradient(golden, tiny):
-    g, model = golden("dimr_tiny"), copy.deepcopy(tiny.velocity)
+    g, model = golden("dimr_tiny"), copy.deepcopy(tiny.velocity_net)
     x = g["x"].clone().requires_grad_()
     outs = model(x, g["log_snr"], g["null_indicator"])
     torch.autograd.backward(outs, [g["grad_out0"], g["grad_out1"]])
@@ -63,13 +63,13 @@ def test_golden_forward_and_every_gradient(golden, tiny):
 def test_golden_shared_time(golden, tiny):
     g = golden("dimr_tiny")
     for log_snr in (torch.full((3,), 1.25), torch.tensor([1.25])):
-        for i, out in enumerate(tiny.velocity(g["x"], log_snr, g["null_indicator"])):
+        for i, out in enumerate(tiny.velocity_net(g["x"], log_snr, g["null_indicator"])):
             torch.testing.assert_close(out, g[f"same_t.out{i}"], **NETWORK)
 
 
 def test_golden_sampler(golden, tiny):
     g = golden("dimr_tiny")
-    x, _ = fk.sample(tiny.velocity.velocity, g["euler8_cfg3.x_T"], crossflow(8), guidance=3.0)
+    x, _ = fk.sample(tiny.velocity_net.velocity, g["euler8_cfg3.x_T"], crossflow(8), guidance=3.0)
     torch.testing.assert_close(x, g["euler8_cfg3.z"], **NETWORK)
 
 
@@ -77,7 +77,7 @@ def test_golden_path_and_targets_of_every_stage(golden, tiny):
     g = golden("dimr_tiny")
     x_t, v = PsiPath().pair(g["path.t"], g["x"], g["path.x1"])
     torch.testing.assert_close(x_t, g["path.psi"], atol=1e-6, rtol=1e-5)
-    for target, size in zip(tiny.velocity.targets(v), (16, 32), strict=True):
+    for target, size in zip(tiny.velocity_net.targets(v), (16, 32), strict=True):
         torch.testing.assert_close(target, g[f"multi_scale.{size}"], atol=1e-6, rtol=1e-5)
 
 
@@ -92,7 +92,7 @@ def test_golden_variants(golden, variant):
 
 
 def test_golden_dit(golden):
-    g, model = golden("dit_tiny"), build("tiny_dit").velocity
+    g, model = golden("dit_tiny"), build("tiny_dit").velocity_net
     made, given = model.pos_embed.clone(), g["state.pos_embed"]
     model.load_state_dict(under(g, "state."))
     torch.testing.assert_close(made, given, atol=1e-6, rtol=0)
@@ -128,7 +128,7 @@ def test_the_ops_change_nothing(variant):
 
 
 def test_every_parameter_has_a_gradient():
-    for model in (small(), small("LN", "Axial_RoPE"), small("ADARMSN"), build("tiny_dit").velocity):
+    for model in (small(), small("LN", "Axial_RoPE"), small("ADARMSN"), build("tiny_dit").velocity_net):
         x = torch.randn(2, model.config.channels, *(2 * [model.config.get("size", 6)]))
         for p in model.parameters():
             torch.nn.init.normal_(p, std=0.2)
@@ -185,7 +185,7 @@ def test_room_for_large_buffers_changes_nothing(monkeypatch):
     model, (x, log_snr, null) = small(), inputs(3)
     expected = [out.detach() for out in model(x, log_snr, null)]
     assert model.room.buffers == {}, "autograd owns its memory"
-    monkeypatch.setattr("fmpipe.models.dimr.LARGE", 0)
+    monkeypatch.setattr("fmpipe.models.room.LARGE", 0)
     for mode in (torch.no_grad, torch.inference_mode, torch.no_grad):
         with mode():
             for rows in (3, 1, 2):
@@ -206,7 +206,7 @@ def test_room_for_large_buffers_changes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("name", ["tiny_dimr", "tiny_dit"])
 def test_gradient_checkpointing_gives_the_same_gradients(name):
-    model = build(name).velocity
+    model = build(name).velocity_net
     randomized(model)
     x, null = torch.randn(2, 4, 32, 32), torch.tensor([True, False])
     grads = []
@@ -234,7 +234,7 @@ def test_other_dtypes(dtype):
     assert (got.float() - expected).norm() < (0.05 if dtype == torch.bfloat16 else 1e-5) * expected.norm()
 
 
-@pytest.mark.parametrize("model", [small, lambda: build("tiny_dit").velocity], ids=["dimr", "dit"])
+@pytest.mark.parametrize("model", [small, lambda: build("tiny_dit").velocity_net], ids=["dimr", "dit"])
 def test_autocast_trains(model):
     model = model()
     x = torch.randn(2, model.config.channels, *(2 * [model.config.get("size", 6)]))
@@ -253,7 +253,7 @@ def test_compiles_in_one_graph():
             torch.testing.assert_close(out, want, **NETWORK)
 
 
-@pytest.mark.parametrize("model", [small, lambda: build("tiny_dit").velocity], ids=["dimr", "dit"])
+@pytest.mark.parametrize("model", [small, lambda: build("tiny_dit").velocity_net], ids=["dimr", "dit"])
 def test_save_and_load(model, tmp_path):
     model = randomized(model())
     model.save_pretrained(tmp_path)
@@ -269,8 +269,56 @@ def test_save_and_load(model, tmp_path):
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_builds_without_memory(name):
     networks = build(name, "meta")
-    assert {p.device.type for p in networks.velocity.parameters()} == {"meta"}
-    assert networks.text_head.config.latent_shape[0] == networks.velocity.config.channels
+    assert {p.device.type for p in networks.velocity_net.parameters()} == {"meta"}
+    assert networks.text_head.config.latent_shape[0] == networks.velocity_net.config.channels
+
+
+@pytest.mark.parametrize("norm_type", ["TDRMSN", "ADARMSN", "RMSN"])
+@pytest.mark.parametrize("positions", ["APE", "Axial_RoPE"])
+def test_reset_makes_every_initial_value_anew(norm_type, positions):
+    stages = pair((16, 12), (8, 8), (3, 1), grid=2)
+    model = DiMR(stages, norm_type=norm_type, positions=positions)
+    again = DiMR(stages, norm_type=norm_type, positions=positions)
+    with torch.no_grad():
+        for p in again.parameters():
+            p.fill_(9.0)
+    again.reset_parameters()
+    for name, p in again.named_parameters():
+        drawn = p.dim() > 1 and "freqs" not in name and "norm.linear" not in name
+        if drawn:
+            assert 0 < p.std() < 0.03, name
+        else:
+            assert torch.equal(p, model.get_parameter(name)), name
+    names = dict(again.named_parameters())
+    assert names["stages.0.tensor_true"] == -1
+    assert names["stages.1.upsample.0.weight.param0"].eq(1).all()
+    if norm_type == "ADARMSN":
+        assert names["stages.0.blocks.0.block1.norm.linear.weight"].eq(0).all()
+
+
+def test_reset_of_what_was_built_without_memory():
+    for name in ("tiny_dimr", "tiny_dit"):
+        networks, again = build(name), build(name, "meta").to_empty(device="cpu")
+        for network in again.children():
+            network.reset_parameters()
+        for key, value in networks.state_dict().items():
+            made = again.state_dict()[key]
+            assert torch.equal(made, value) or (
+                value.dim() > 1 and abs(made.std() - value.std()) < 0.1 * value.std()
+            ), key
+
+
+def test_an_empty_batch_is_an_empty_batch():
+    for model in (small(), build("tiny_dit").velocity_net):
+        x = torch.zeros(0, model.config.channels, *(2 * [model.config.get("size", 6)]))
+        for mode in (torch.no_grad, torch.enable_grad):
+            with mode():
+                assert model.velocity(x, torch.zeros(1), null=torch.zeros(0, dtype=torch.bool)).shape == x.shape
+
+
+def test_parameters_that_are_nowhere_are_named():
+    with pytest.raises(RuntimeError, match="enable_model_cpu_offload"):
+        build("tiny_dimr", "meta").velocity_net(torch.zeros(1, 4, 32, 32), torch.zeros(1))
 
 
 BAD = {
@@ -288,9 +336,14 @@ BAD = {
     "size": (lambda: small()(torch.randn(1, 3, 5, 6), torch.zeros(1)), "multiples of 2"),
     "log_snr": (lambda: small()(torch.randn(2, 3, 6, 6), torch.zeros(3)), "log_snr must be"),
     "null": (lambda: small()(torch.randn(2, 3, 6, 6), torch.zeros(2), torch.zeros(2)), "null_indicator must be bool"),
+    "t": (lambda: small().velocity(torch.randn(2, 3, 6, 6), 0.5), "t must be a tensor"),
+    "null of velocity": (
+        lambda: small().velocity(torch.randn(2, 3, 6, 6), torch.zeros(2), null=torch.zeros(2)),
+        "null must",
+    ),
     "cond": (lambda: small().velocity(torch.randn(2, 3, 6, 6), torch.zeros(2), cond=1), "cond must be None"),
-    "dit x": (lambda: build("tiny_dit").velocity(torch.randn(1, 4, 8, 8), torch.zeros(1)), "x must be"),
-    "dit t": (lambda: build("tiny_dit").velocity(torch.randn(2, 4, 32, 32), torch.zeros(3)), "t must be"),
+    "dit x": (lambda: build("tiny_dit").velocity_net(torch.randn(1, 4, 8, 8), torch.zeros(1)), "x must be"),
+    "dit t": (lambda: build("tiny_dit").velocity_net(torch.randn(2, 4, 32, 32), torch.zeros(3)), "t must be"),
     "dit size": (lambda: DiT(size=33), "size must be a multiple"),
     "dit heads": (lambda: DiT(dim=40, heads=6), "multiple of heads"),
     "preset": (lambda: build("huge"), "choose one of t2i_256px_clip_dimr"),

@@ -3,8 +3,8 @@
 from fmpipe.models.checkpoint import CheckpointError, load_checkpoint
 from fmpipe.models.dimr import DiMR, StageConfig
 from fmpipe.models.dit import DiT
-from fmpipe.models.presets import PRESETS, Networks, Preset, build, preset
-from fmpipe.models.text_head import LinearHead, TextHead
+from fmpipe.models.presets import PRESETS, Networks, Preset, build
+from fmpipe.models.text_head import LinearHead, TextHead, VariationalHead
 
 __all__ = [
     "PRESETS",
@@ -16,7 +16,7 @@ __all__ = [
     "Preset",
     "StageConfig",
     "TextHead",
+    "VariationalHead",
     "build",
     "load_checkpoint",
-    "preset",
 ]

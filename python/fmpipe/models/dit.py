@@ -10,6 +10,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from fmkernels import td_layer_norm
+from fmpipe.models.layers import check_time_and_null
 
 FREQUENCIES = 128  # of the time features
 
@@ -66,20 +67,6 @@ class Block(nn.Module):
         return torch.addcmul(x, gate_mlp[:, None], self.mlp(modulated_norm(x, shift_mlp, scale_mlp)))
 
 
-class PatchEmbedding(nn.Module):
-    def __init__(self, channels: int, dim: int, patch: int):
-        super().__init__()
-        self.proj = nn.Conv2d(channels, dim, patch, stride=patch)
-
-
-class NullEmbedding(nn.Module):
-    """Two classes: conditional, and null."""
-
-    def __init__(self, dim: int):
-        super().__init__()
-        self.embedding_table = nn.Embedding(2, dim)
-
-
 class FinalLayer(nn.Module):
     def __init__(self, dim: int, width: int):
         super().__init__()
@@ -99,7 +86,10 @@ def sin_cos_positions(grid: int, dim: int) -> Tensor:
 
 
 class DiT(ModelMixin, ConfigMixin):
-    """size: of the (square) latent. dim, depth, heads: of the transformer."""
+    """The adaLN-zero DiT on latents (B, channels, size, size) cut in patches; dim, depth, heads: of its blocks.
+
+    Called with t in [0, 1] itself, where DiMR is called with log_snr; ``velocity`` is the same for both.
+    """
 
     _supports_gradient_checkpointing = True
     _no_split_modules = ["Block"]  # noqa: RUF012 (diffusers' name and type)
@@ -114,10 +104,10 @@ class DiT(ModelMixin, ConfigMixin):
         if dim % heads or dim % 4:
             raise ValueError(f"DiT: dim must be a multiple of heads and of 4, got {dim} and {heads} heads")
         self.gradient_checkpointing = False
-        self.x_embedder = PatchEmbedding(channels, dim, patch)
+        self.x_embedder = nn.ModuleDict({"proj": nn.Conv2d(channels, dim, patch, stride=patch)})
         self.t_embedder = TimeEmbedding(dim)
-        self.y_embedder = NullEmbedding(dim)
-        self.register_buffer("pos_embed", sin_cos_positions(size // patch, dim))
+        self.y_embedder = nn.ModuleDict({"embedding_table": nn.Embedding(2, dim)})  # conditional, and null
+        self.register_buffer("pos_embed", torch.empty(1, (size // patch) ** 2, dim))
         self.blocks = nn.ModuleList([Block(dim, heads) for _ in range(depth)])
         self.final_layer = FinalLayer(dim, patch**2 * channels)
         self.reset_parameters()
@@ -127,13 +117,8 @@ class DiT(ModelMixin, ConfigMixin):
         channels, size, patch = self.config.channels, self.config.size, self.config.patch
         if x.shape[1:] != (channels, size, size):
             raise ValueError(f"DiT: x must be (B, {channels}, {size}, {size}), got {tuple(x.shape)}")
-        if t.shape not in ((1,), x.shape[:1]):
-            raise ValueError(f"DiT: t must be (1,) or ({len(x)},), got {tuple(t.shape)}")
+        check_time_and_null("DiT", len(x), t=t, null_indicator=null_indicator)
         null = torch.zeros_like(t, dtype=torch.bool) if null_indicator is None else null_indicator
-        if null.dtype != torch.bool or null.shape not in ((1,), x.shape[:1]):
-            raise ValueError(
-                f"DiT: null_indicator must be bool of shape ({len(x)},), got {null.dtype} {tuple(null.shape)}"
-            )
         y = rearrange(self.x_embedder.proj(x), "b c h w -> b (h w) c") + self.pos_embed
         c = F.silu(self.t_embedder(t) + self.y_embedder.embedding_table(null.long()))
         for block in self.blocks:
@@ -156,11 +141,13 @@ class DiT(ModelMixin, ConfigMixin):
         return self(x, t, null)
 
     def targets(self, v: Tensor) -> list[Tensor]:
+        """What ``velocities`` are to be: v itself."""
         return [v]
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Xavier; embeddings normal 0.02; modulations and the output zero, so every block starts as the identity."""
+        self.pos_embed.copy_(sin_cos_positions(self.config.size // self.config.patch, self.config.dim))
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)

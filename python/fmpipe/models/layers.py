@@ -14,7 +14,11 @@ class RMSNorm(nn.Module):
 
     def __init__(self, dim: int):
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(dim))
+        self.scale = nn.Parameter(torch.empty(dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.scale)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         return td_rms_norm(x, self.scale, residual=residual)
@@ -26,6 +30,10 @@ class AdaRMSNorm(nn.Module):
     def __init__(self, dim: int):
         super().__init__()
         self.linear = nn.Linear(dim, dim, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.linear.weight)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         x = x if residual is None else x + residual
@@ -46,7 +54,11 @@ class QKNorm(nn.Module):
 
     def __init__(self, heads: int):
         super().__init__()
-        self.scale = nn.Parameter(torch.full((heads,), math.log(10.0)))
+        self.scale = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.scale, math.log(10.0))
 
     def forward(self, q: Tensor) -> Tensor:
         factor = torch.exp(self.scale.clamp(max=math.log(100.0)) / 2 - math.log(q.shape[-1]) / 4)
@@ -58,9 +70,13 @@ class AxialRoPE(nn.Module):
 
     def __init__(self, heads: int, head_dim: int):
         super().__init__()
-        for name in ("freqs_h", "freqs_w"):
-            log_spaced = torch.linspace(math.log(math.pi), math.log(5 * math.pi), head_dim // 4)
-            setattr(self, name, nn.Parameter(log_spaced.repeat(heads, 1)))
+        self.freqs_h, self.freqs_w = (nn.Parameter(torch.empty(heads, head_dim // 4)) for _ in range(2))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        for freqs in (self.freqs_h, self.freqs_w):
+            freqs.copy_(torch.linspace(math.log(math.pi), math.log(5 * math.pi), freqs.shape[1]))
 
     def rotation(self, height: int, width: int) -> tuple[Tensor, Tensor]:
         """cos and sin of the angles, (heads, height * width, head_dim / 2); positions are cells' centres in [-1, 1]."""
@@ -83,18 +99,23 @@ class AxialRoPE(nn.Module):
         return torch.cat([extra, turned], dim=2)
 
 
-class Permute(nn.Module):
-    def __init__(self, *order: int):
-        super().__init__()
-        self.order = order
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.permute(self.order)
-
-
-def channels_first() -> Permute:
-    return Permute(0, 3, 1, 2)
+def check_time_and_null(model: str, batch: int, **arguments: Tensor | None) -> None:
+    """Two arguments by their names: a time, (B,) or (1,), and the null indicator, (B,) bool or None."""
+    (time_name, time), (null_name, null) = arguments.items()
+    if not isinstance(time, Tensor) or time.shape not in ((1,), (batch,)):
+        got = tuple(time.shape) if isinstance(time, Tensor) else type(time).__name__
+        raise ValueError(f"{model}: {time_name} must be a tensor of shape (1,) or ({batch},), got {got}")
+    if null is not None and (null.shape != (batch,) or null.dtype != torch.bool):
+        raise ValueError(f"{model}: {null_name} must be bool of shape ({batch},), got {null.dtype} {tuple(null.shape)}")
 
 
-def channels_last() -> Permute:
-    return Permute(0, 2, 3, 1)
+@torch.no_grad()
+def reset(model: nn.Module) -> None:
+    """Initial values for all parameters below: weights truncated normal 0.02, biases 0; other layers have their own."""
+    for module in reversed(list(model.modules())):  # parts first, so that what they are part of has the last word
+        if isinstance(module, (nn.Linear, nn.Conv2d, nn.Embedding)):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+            if getattr(module, "bias", None) is not None:
+                nn.init.zeros_(module.bias)
+        elif module is not model and hasattr(module, "reset_parameters"):
+            module.reset_parameters()

@@ -1,35 +1,36 @@
 """Named configurations: the four released ones, under the names of their files, and small ones."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fmpipe.models.dimr import DiMR, StageConfig
 from fmpipe.models.dit import DiT
-from fmpipe.models.text_head import TextHead
+from fmpipe.models.text_head import TextHead, VariationalHead
 
 HEAD_PREFIX = "context_encoder."  # of the text head's keys in a released checkpoint
 
 
-@dataclass(frozen=True)
-class Networks:
+class Networks(nn.Module):
     """A velocity network and the text head that makes its z0; together they have a released checkpoint's keys."""
 
-    velocity: DiMR | DiT
-    text_head: TextHead
+    def __init__(self, velocity_net: DiMR | DiT, text_head: VariationalHead):
+        super().__init__()
+        self.velocity_net, self.text_head = velocity_net, text_head
 
     def state_dict(self) -> dict[str, Tensor]:
         """All tensors under the keys of the original's checkpoints."""
         head = {HEAD_PREFIX + key: value for key, value in self.text_head.state_dict().items()}
-        return {**self.velocity.state_dict(), **head}
+        return {**self.velocity_net.state_dict(), **head}
 
-    def load_state_dict(self, state: Mapping[str, Tensor], *, strict: bool = True, assign: bool = False) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor], strict: bool = True, assign: bool = False) -> None:
         """The reverse; ``fmpipe.models.load_checkpoint`` reads files, and says what does not fit."""
         head = {k.removeprefix(HEAD_PREFIX): v for k, v in state.items() if k.startswith(HEAD_PREFIX)}
         rest = {k: v for k, v in state.items() if not k.startswith(HEAD_PREFIX)}
-        self.velocity.load_state_dict(rest, strict=strict, assign=assign)
+        self.velocity_net.load_state_dict(rest, strict=strict, assign=assign)
         self.text_head.load_state_dict(head, strict=strict, assign=assign)
 
 
@@ -37,15 +38,11 @@ class Networks:
 class Preset:
     """The arguments of both networks, and the share of samples that training marks as null."""
 
-    velocity: type[DiMR] | type[DiT]
+    velocity_net: type[DiMR] | type[DiT]
     velocity_config: dict
     text_head_config: dict
     null_probability: float = 0.1
-
-    def build(self, device: str | torch.device | None = None) -> Networks:
-        """Both networks with initial values; on ``"meta"`` without any memory."""
-        with torch.device(device or "cpu"):
-            return Networks(self.velocity(**self.velocity_config), TextHead(**self.text_head_config))
+    text_head: type[VariationalHead] = TextHead
 
 
 _TRANSFORMER = {"kind": "transformer", "dim": 1024, "hidden": 2048, "blocks": 65, "grid": (16, 16), "heads": 16}
@@ -87,12 +84,10 @@ PRESETS = {
 }
 
 
-def preset(name: str) -> Preset:
+def build(name: str, device: str | torch.device | None = None) -> Networks:
+    """The networks of a preset with initial values; on ``"meta"`` without any memory. ValueError for an unknown one."""
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
-    return PRESETS[name]
-
-
-def build(name: str, device: str | torch.device | None = None) -> Networks:
-    """The networks of a preset with initial values."""
-    return preset(name).build(device)
+    preset = PRESETS[name]
+    with torch.device(device) if device else nullcontext():
+        return Networks(preset.velocity_net(**preset.velocity_config), preset.text_head(**preset.text_head_config))

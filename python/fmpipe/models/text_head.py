@@ -9,6 +9,8 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
+from fmpipe.models.layers import reset
+
 DROPOUT = 0.1
 LARGEST_LINEAR = 8192  # moments; more come from the adaptor
 SIDE = 64  # of the adaptor's square map
@@ -19,7 +21,12 @@ class StdNorm(nn.Module):
 
     def __init__(self, dim: int):
         super().__init__()
-        self.g, self.b = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+        self.g, self.b = nn.Parameter(torch.empty(dim)), nn.Parameter(torch.empty(dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.g)
+        nn.init.zeros_(self.b)
 
     def forward(self, x: Tensor) -> Tensor:
         std, mean = torch.std_mean(x, dim=-1, keepdim=True)
@@ -117,13 +124,9 @@ class VariationalHead(ModelMixin, ConfigMixin):
         mu, logvar = moments.view(-1, 2, *self.config.latent_shape).unbind(1)
         return mu, logvar
 
-    @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Weights truncated normal 0.02, biases zero: mu and logvar start near 0, z0 near N(0, I)."""
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Conv2d)):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
+        """As the original (:func:`fmpipe.models.layers.reset`): mu and logvar start near 0, z0 near N(0, I)."""
+        reset(self)
 
 
 class TextHead(VariationalHead):
@@ -132,6 +135,9 @@ class TextHead(VariationalHead):
     width: of the text states; compressed: the width they are brought to first (the original: 1024 for 4096). blocks,
     hidden, heads: of the encoder. tokens: L. latent_shape: z0's (C, H, W). last_norm: over the moments.
     """
+
+    _supports_gradient_checkpointing = True
+    _no_split_modules = ["EncoderLayer"]  # noqa: RUF012 (diffusers' name and type)
 
     @register_to_config
     def __init__(
@@ -159,6 +165,7 @@ class TextHead(VariationalHead):
             [EncoderLayer(dim >> i, hidden, heads, reduce=True) for i in range(reductions)]
         )
         flat = tokens * (dim >> reductions)
+        self.gradient_checkpointing, self.adaptor, self.norm = False, None, None
         if moments <= LARGEST_LINEAR:
             self.linear = nn.Linear(flat, moments)
             self.norm = StdNorm(moments) if last_norm else None
@@ -174,9 +181,12 @@ class TextHead(VariationalHead):
     def moments(self, states: Tensor, keep: Tensor | None) -> Tensor:
         x = self.compressor(states) if self.config.compressed else states
         for layer in (*self.layers, *self.reduction_layers):
-            x = layer(x, keep)
+            if self.gradient_checkpointing and torch.is_grad_enabled():
+                x = self._gradient_checkpointing_func(layer, x, keep)
+            else:
+                x = layer(x, keep)
         x = x.flatten(1)
-        if 2 * prod(self.config.latent_shape) > LARGEST_LINEAR:
+        if self.adaptor is not None:
             return self.adaptor(x)
         return self.linear(x) if self.norm is None else self.norm(self.linear(x))
 
