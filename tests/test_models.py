@@ -303,9 +303,8 @@ def test_reset_of_what_was_built_without_memory():
             network.reset_parameters()
         for key, value in networks.state_dict().items():
             made = again.state_dict()[key]
-            assert torch.equal(made, value) or (
-                value.dim() > 1 and abs(made.std() - value.std()) < 0.1 * value.std()
-            ), key
+            drawn = value.dim() > 1 and value.std() > 0
+            assert torch.equal(made, value) or (drawn and 0.5 < made.std() / value.std() < 2), key
 
 
 def test_an_empty_batch_is_an_empty_batch():
