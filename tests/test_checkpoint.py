@@ -84,6 +84,34 @@ def test_not_strict_loads_the_rest_and_warns(state, tmp_path):
     assert len(same) == len(state) - 3
 
 
+def test_a_state_that_does_not_fit_changes_nothing(state):
+    networks = build(NAME)
+    before = {k: v.clone() for k, v in networks.state_dict().items()}
+    with pytest.raises(CheckpointError):
+        networks.load_state_dict(state | {"context_encoder.linear.bias": torch.ones(3)})
+    assert all(torch.equal(v, before[k]) for k, v in networks.state_dict().items())
+    assert networks.load_state_dict(state | {"open_clip.x": torch.ones(1)}).ignored == ["open_clip.x"]
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_saving_over_the_file_that_was_loaded(state, suffix, tmp_path):
+    path = write(state, tmp_path / f"nnet{suffix}")
+    networks = load_checkpoint(path, NAME)
+    write({k: v + 1 for k, v in networks.state_dict().items()}, path)
+    assert torch.equal(
+        load_checkpoint(path, NAME).state_dict()["stages.0.tensor_true"], state["stages.0.tensor_true"] + 1
+    )
+
+
+def test_tensors_of_other_types(state, tmp_path):
+    mixed = state | {"stages.0.tensor_true": state["stages.0.tensor_true"].bfloat16()}
+    assert {p.dtype for p in load_checkpoint(write(mixed, tmp_path / "a.pth"), NAME).parameters()} == {torch.float32}
+    whole = state | {"stages.0.tensor_true": torch.ones(1, dtype=torch.int64), 7: torch.ones(1)}
+    with pytest.raises(CheckpointError, match=r"stages.0.tensor_true: torch.int64, expected \[1\]") as error:
+        load_checkpoint(write(whole, tmp_path / "b.pth"), NAME)
+    assert error.value.fit.unexpected == ["7"]
+
+
 def test_of_another_preset(state, tmp_path):
     with pytest.raises(CheckpointError, match=r"does not fit the preset tiny_dimr \(it fits small_dimr\)"):
         load_checkpoint(write(state, tmp_path / "nnet.pth"), "tiny_dimr")

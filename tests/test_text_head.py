@@ -47,12 +47,13 @@ def test_masked_tokens_are_not_seen(make):
     changed[0, 2], changed[1, 1:] = 5.0, -5.0
     head.eval()
     if isinstance(head, LinearHead):
+        changed[0, 2] = torch.nan
         assert torch.equal(moments(head, states, mask), moments(head, changed, mask))
     else:  # masked tokens are no keys, but each still has its own place in the last product
         kept = head.layers[0].attn(states, mask != 0), head.layers[0].attn(changed, mask != 0)
         torch.testing.assert_close(kept[0][0, :2], kept[1][0, :2])
         assert not torch.allclose(kept[0][0, 2], kept[1][0, 2])
-    assert not torch.equal(moments(head, states), moments(head, changed))
+    assert not torch.allclose(moments(head, states), moments(head, changed))
 
 
 def test_a_fully_masked_row_averages_the_values():
@@ -75,6 +76,23 @@ def test_large_latents_come_from_the_adaptor(shape, channels):
     assert mu.shape == logvar.shape == (2, *shape)
     (mu.square().mean() + logvar.square().mean()).backward()
     assert [n for n, p in head.named_parameters() if p.grad is None] == []
+
+
+def test_compressor_and_adaptor_are_what_they_are_said_to_be():
+    """relu(norm(layer)) each time, but for the last layer, which is bare."""
+    head = TextHead(12, 2, (2, 64, 64), blocks=1, hidden=8, heads=2, reductions=1, compressed=8).eval()
+    for p in head.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    x, c, a = torch.randn(2, 2, 12), head.compressor, head.adaptor
+    torch.testing.assert_close(c(x), c.fc2(c.ln_fc1(c.fc1(x)).clamp_min(0)))
+    flat = torch.randn(2, 8)
+    y = a.ln_fc1(a.fc1(flat)).clamp_min(0)
+    y = a.ln_fc2(a.fc2(y)).clamp_min(0).reshape(2, 1, 64, 64)
+    y = a.ln_conv1(a.conv1(y)).clamp_min(0)
+    y = a.ln_conv2(a.conv2(y)).clamp_min(0)
+    torch.testing.assert_close(a(flat), a.conv3(y).reshape(2, -1))
+    expected = head.reduction_layers[0](head.layers[0](c(x), None), None).flatten(1)
+    torch.testing.assert_close(moments(head, x), a(expected))
 
 
 def test_dropout_is_for_training_only():
@@ -113,6 +131,9 @@ BAD = {
     "mask": (lambda: TextHead(**SMALL)(torch.randn(1, 3, 16), torch.ones(1, 4)), "mask must be"),
     "heads": (lambda: TextHead(**{**SMALL, "heads": 16}), "divisible"),
     "reductions": (lambda: TextHead(**{**SMALL, "reductions": 6}), "divisible"),
+    "no heads": (lambda: TextHead(**{**SMALL, "heads": 0}), "heads must be a positive"),
+    "negative reductions": (lambda: TextHead(**{**SMALL, "reductions": -1}), "reductions must be"),
+    "mask a list": (lambda: TextHead(**SMALL)(torch.randn(1, 3, 16), [[1, 1, 1]]), "mask must be a tensor"),
     "latent_shape": (lambda: TextHead(**{**SMALL, "latent_shape": (3, 40, 40)}), "needs the adaptor"),
 }
 

@@ -1,9 +1,10 @@
 """Velocity networks and text heads: the original's keys and results, on fmkernels' ops."""
 
-from fmpipe.models.checkpoint import CheckpointError, load_checkpoint
+from fmpipe.models.checkpoint import load_checkpoint
 from fmpipe.models.dimr import DiMR, StageConfig
 from fmpipe.models.dit import DiT
-from fmpipe.models.presets import PRESETS, Networks, Preset, build
+from fmpipe.models.networks import CheckpointError, Networks
+from fmpipe.models.presets import PRESETS, Preset, build
 from fmpipe.models.text_head import LinearHead, TextHead, VariationalHead
 
 __all__ = [

@@ -17,7 +17,16 @@ from torch import Tensor, nn
 
 from fmkernels import TDLayerNorm, gelu_mul
 from fmkernels.nn import seed_time, time_dependent
-from fmpipe.models.layers import NORMS, AxialRoPE, QKNorm, add_norm, check_time_and_null, reset
+from fmpipe.models.layers import (
+    NORMS,
+    AxialRoPE,
+    QKNorm,
+    add_norm,
+    check_dtype,
+    check_positive,
+    check_time_and_null,
+    reset,
+)
 from fmpipe.models.room import Room, Skips, side_by_side
 
 
@@ -43,13 +52,12 @@ class StageConfig:
     final_kernel: int = 3
 
     def __post_init__(self):
-        grid = (self.grid, self.grid) if isinstance(self.grid, int) else tuple(self.grid)
+        grid = tuple(self.grid) if isinstance(self.grid, (list, tuple)) else (self.grid, self.grid)
         object.__setattr__(self, "grid", grid)
         if self.kind not in ("transformer", "convnext"):
             raise ValueError(f"StageConfig: kind must be 'transformer' or 'convnext', got {self.kind!r}")
-        for name in ("dim", "hidden", "blocks", "patch", "image_ratio", "heads", "kernel", "final_kernel"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"StageConfig: {name} must be a positive integer, got {getattr(self, name)!r}")
+        names = ("dim", "hidden", "blocks", "patch", "image_ratio", "heads", "kernel", "final_kernel")
+        check_positive("StageConfig", **{name: getattr(self, name) for name in names})
         if len(grid) != 2 or not all(isinstance(n, int) and n > 0 for n in grid):
             raise ValueError(f"StageConfig: grid must be one or two positive integers, got {self.grid!r}")
         if self.kind == "transformer" and self.dim % self.heads:
@@ -86,11 +94,6 @@ class Positions(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         height, width = x.shape[1:3]
-        if height > self.grid[0] or width > self.grid[1]:
-            raise ValueError(
-                f"DiMR: x gives a grid of {height} x {width}, this stage has positions for {self.grid[0]} x "
-                f"{self.grid[1]}; build it with a larger grid"
-            )
         return x + self.position_embeddings.weight.view(*self.grid, -1)[:height, :width]
 
 
@@ -297,6 +300,7 @@ class DiMR(ModelMixin, ConfigMixin):
     ):
         super().__init__()
         configs = [stage if isinstance(stage, StageConfig) else StageConfig(**stage) for stage in stage_configs]
+        check_positive("DiMR", channels=channels)
         _check(configs, norm_type, positions)
         self.register_to_config(
             stage_configs=[asdict(config) for config in configs],
@@ -325,7 +329,15 @@ class DiMR(ModelMixin, ConfigMixin):
                 f"DiMR: x must be (B, {channels}, H, W) with H and W multiples of {ratio}, got {tuple(x.shape)}"
             )
         check_time_and_null("DiMR", len(x), log_snr=log_snr, null_indicator=null_indicator)
-        if self.stages[0].input_layer[1].weight.is_meta and not x.is_meta:
+        for i, (r, config) in enumerate(zip(self.ratios, self.config.stage_configs, strict=True)):
+            if x.shape[2] // r > config["grid"][0] or x.shape[3] // r > config["grid"][1]:
+                raise ValueError(
+                    f"DiMR: x of {tuple(x.shape[2:])} is too large for the positions of stage {i}, a grid of "
+                    f"{tuple(config['grid'])} at 1/{r} of its size"
+                )
+        weight = self.stages[0].input_layer[1].weight
+        check_dtype("DiMR", x, weight)
+        if weight.is_meta and not x.is_meta:
             raise RuntimeError(
                 "DiMR: its parameters are not on a device (sequential offload?): all of them are evaluated before the "
                 "first layer runs; use enable_model_cpu_offload() instead"

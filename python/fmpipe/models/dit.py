@@ -10,7 +10,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from fmkernels import td_layer_norm
-from fmpipe.models.layers import check_time_and_null
+from fmpipe.models.layers import check_dtype, check_positive, check_time_and_null
 
 FREQUENCIES = 128  # of the time features
 
@@ -99,6 +99,7 @@ class DiT(ModelMixin, ConfigMixin):
         self, size: int = 32, channels: int = 4, patch: int = 2, dim: int = 384, depth: int = 12, heads: int = 6
     ):
         super().__init__()
+        check_positive("DiT", size=size, channels=channels, patch=patch, dim=dim, depth=depth, heads=heads)
         if size % patch:
             raise ValueError(f"DiT: size must be a multiple of patch, got {size} and {patch}")
         if dim % heads or dim % 4:
@@ -117,6 +118,7 @@ class DiT(ModelMixin, ConfigMixin):
         channels, size, patch = self.config.channels, self.config.size, self.config.patch
         if x.shape[1:] != (channels, size, size):
             raise ValueError(f"DiT: x must be (B, {channels}, {size}, {size}), got {tuple(x.shape)}")
+        check_dtype("DiT", x, self.x_embedder.proj.weight)
         check_time_and_null("DiT", len(x), t=t, null_indicator=null_indicator)
         null = torch.zeros_like(t, dtype=torch.bool) if null_indicator is None else null_indicator
         y = rearrange(self.x_embedder.proj(x), "b c h w -> b (h w) c") + self.pos_embed

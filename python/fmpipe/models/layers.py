@@ -80,12 +80,13 @@ class AxialRoPE(nn.Module):
 
     def rotation(self, height: int, width: int) -> tuple[Tensor, Tensor]:
         """cos and sin of the angles, (heads, height * width, head_dim / 2); positions are cells' centres in [-1, 1]."""
+        wide = torch.promote_types(self.freqs_h.dtype, torch.float32)
         rows, columns = (
             (torch.arange(n, device=self.freqs_h.device, dtype=torch.float32) + 0.5) * 2 / n - 1
             for n in (height, width)
         )
-        row_angles = rows[:, None] * self.freqs_h.float().exp()[:, None]  # (heads, height, head_dim / 4)
-        column_angles = columns[:, None] * self.freqs_w.float().exp()[:, None]
+        row_angles = rows[:, None] * self.freqs_h.to(wide).exp()[:, None]  # (heads, height, head_dim / 4)
+        column_angles = columns[:, None] * self.freqs_w.to(wide).exp()[:, None]
         angles = torch.cat([row_angles.repeat_interleave(width, dim=1), column_angles.repeat(1, height, 1)], dim=-1)
         return angles.cos(), angles.sin()
 
@@ -94,7 +95,7 @@ class AxialRoPE(nn.Module):
         """(a, b) -> (a cos - b sin, b cos + a sin). Tokens in front of the grid stay as they are."""
         cos, sin = rotation
         extra, q = q.split([q.shape[2] - cos.shape[1], cos.shape[1]], dim=2)
-        a, b = q.float().unflatten(-1, (-1, 2)).unbind(-1)
+        a, b = q.to(cos.dtype).unflatten(-1, (-1, 2)).unbind(-1)
         turned = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2).to(q.dtype)
         return torch.cat([extra, turned], dim=2)
 
@@ -105,8 +106,24 @@ def check_time_and_null(model: str, batch: int, **arguments: Tensor | None) -> N
     if not isinstance(time, Tensor) or time.shape not in ((1,), (batch,)):
         got = tuple(time.shape) if isinstance(time, Tensor) else type(time).__name__
         raise ValueError(f"{model}: {time_name} must be a tensor of shape (1,) or ({batch},), got {got}")
-    if null is not None and (null.shape != (batch,) or null.dtype != torch.bool):
-        raise ValueError(f"{model}: {null_name} must be bool of shape ({batch},), got {null.dtype} {tuple(null.shape)}")
+    if null is None:
+        return
+    if not isinstance(null, Tensor) or null.shape != (batch,) or null.dtype != torch.bool:
+        got = f"{null.dtype} {tuple(null.shape)}" if isinstance(null, Tensor) else type(null).__name__
+        raise ValueError(f"{model}: {null_name} must be a bool tensor of shape ({batch},), got {got}")
+
+
+def check_positive(model: str, **arguments: object) -> None:
+    for name, value in arguments.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{model}: {name} must be a positive integer, got {value!r}")
+
+
+def check_dtype(model: str, x: Tensor, weight: Tensor) -> None:
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(
+            f"{model}: x must be {weight.dtype}, as the weights are, got {x.dtype}; convert it or the model"
+        )
 
 
 @torch.no_grad()

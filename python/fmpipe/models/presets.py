@@ -1,37 +1,14 @@
 """Named configurations: the four released ones, under the names of their files, and small ones."""
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
 
 from fmpipe.models.dimr import DiMR, StageConfig
 from fmpipe.models.dit import DiT
+from fmpipe.models.networks import Networks
 from fmpipe.models.text_head import TextHead, VariationalHead
-
-HEAD_PREFIX = "context_encoder."  # of the text head's keys in a released checkpoint
-
-
-class Networks(nn.Module):
-    """A velocity network and the text head that makes its z0; together they have a released checkpoint's keys."""
-
-    def __init__(self, velocity_net: DiMR | DiT, text_head: VariationalHead):
-        super().__init__()
-        self.velocity_net, self.text_head = velocity_net, text_head
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """All tensors under the keys of the original's checkpoints."""
-        head = {HEAD_PREFIX + key: value for key, value in self.text_head.state_dict().items()}
-        return {**self.velocity_net.state_dict(), **head}
-
-    def load_state_dict(self, state: Mapping[str, Tensor], strict: bool = True, assign: bool = False) -> None:
-        """The reverse; ``fmpipe.models.load_checkpoint`` reads files, and says what does not fit."""
-        head = {k.removeprefix(HEAD_PREFIX): v for k, v in state.items() if k.startswith(HEAD_PREFIX)}
-        rest = {k: v for k, v in state.items() if not k.startswith(HEAD_PREFIX)}
-        self.velocity_net.load_state_dict(rest, strict=strict, assign=assign)
-        self.text_head.load_state_dict(head, strict=strict, assign=assign)
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,25 @@
 """Where DiMR's skips and the norm over all of them go: the large buffers of a forward."""
 
 import math
+import threading
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from fmkernels import TDLayerNorm, td_layer_norm
+from fmkernels.ops._check import traced
 
 LARGE = 32 << 20  # bytes: more than malloc ever keeps for itself
 
 
-class Room:
+class Room(threading.local):
     """Memory for what is large and outlives a block, kept from one forward to the next while sampling on a CPU.
 
     malloc gives buffers of this size back to the system at once and takes them again page by page, which costs
     more than the arithmetic on them; and skips that lie among short-lived neighbours leave as much unusable memory
-    between them as they take. Where autograd or a compiler owns the memory, or on a GPU, there is no room.
+    between them as they take. Where autograd or somebody who traces owns the memory, or on a GPU, there is no room.
+    Each thread has its own; moving the model clears this one's.
     """
 
     def __init__(self):
@@ -27,7 +30,7 @@ class Room:
         elements = math.prod(shape)
         if elements * like.element_size() <= LARGE or not like.is_cpu:
             return None
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.is_grad_enabled() or traced():
             return None
         kept = self.buffers.get(name)
         if kept is None or kept.numel() < elements or kept.dtype != like.dtype:

@@ -9,7 +9,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from fmpipe.models.layers import reset
+from fmpipe.models.layers import check_positive, reset
 
 DROPOUT = 0.1
 LARGEST_LINEAR = 8192  # moments; more come from the adaptor
@@ -118,8 +118,9 @@ class VariationalHead(ModelMixin, ConfigMixin):
             raise ValueError(
                 f"{type(self).__name__}: states must be (B, {expected[0]}, {expected[1]}), got {tuple(states.shape)}"
             )
-        if mask is not None and mask.shape != states.shape[:2]:
-            raise ValueError(f"{type(self).__name__}: mask must be {tuple(states.shape[:2])}, got {tuple(mask.shape)}")
+        if mask is not None and (not isinstance(mask, Tensor) or mask.shape != states.shape[:2]):
+            got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+            raise ValueError(f"{type(self).__name__}: mask must be a tensor of {tuple(states.shape[:2])}, got {got}")
         moments = self.moments(states, None if mask is None else mask != 0)
         mu, logvar = moments.view(-1, 2, *self.config.latent_shape).unbind(1)
         return mu, logvar
@@ -153,6 +154,9 @@ class TextHead(VariationalHead):
         last_norm: bool = False,
     ):
         super().__init__()
+        check_positive("TextHead", width=width, tokens=tokens, blocks=blocks, hidden=hidden, heads=heads)
+        if not isinstance(reductions, int) or reductions < 0:
+            raise ValueError(f"TextHead: reductions must be 0 or more, got {reductions!r}")
         dim, moments = compressed or width, 2 * prod(latent_shape)
         if dim % 2**reductions or any((dim >> i) % heads for i in range(max(reductions, 1))):
             raise ValueError(
@@ -209,4 +213,4 @@ class LinearHead(VariationalHead):
         self.reset_parameters()
 
     def moments(self, states: Tensor, keep: Tensor | None) -> Tensor:
-        return self.layers((states if keep is None else states * keep[..., None]).flatten(1))
+        return self.layers((states if keep is None else states.masked_fill(~keep[..., None], 0)).flatten(1))
