@@ -17,8 +17,7 @@ from harness import Bench
 from models import pair, plain_step, step
 
 LARGE, SMALL = "t2i_256px_clip_dimr", "small_dimr"
-PRODUCTS = ("aten::addmm", "aten::addmm_", "aten::mm", "aten::bmm")
-STATUS = Path("/proc/self/status")
+PRODUCTS, ATTENTION = ("aten::linear", "aten::addmm_"), ("aten::scaled_dot_product_attention",)
 
 
 def compiled_blocks(plain):
@@ -41,6 +40,7 @@ def twin(plain):
 
 
 def guided(preset, size, floors, whole):
+    torch._dynamo.reset()  # what was compiled for another size would count against the limit of recompilations
     ours, plain = pair(preset)
     x, t, null = inputs(size)
     blocks, stats = compiled_blocks(twin(plain)), torch.empty(1, 5)
@@ -58,6 +58,7 @@ def guided(preset, size, floors, whole):
 
 
 def training(preset, size, floors):
+    torch._dynamo.reset()
     ours, plain = pair(preset)
     models = {"eager": plain, "compile": compiled_blocks(copy.deepcopy(plain)), "fmkernels": ours}
     models["compile whole"] = torch.compile(copy.deepcopy(plain), dynamic=False)
@@ -100,64 +101,54 @@ def cases():
     yield guided(LARGE, 32, {"eager": 1.25, "compile": 1}, whole=False)
 
 
-def outside(preset=LARGE, size=32, runs=3):
-    """Seconds of a guided step in products, in attention and outside both, by torch's profiler: medians."""
+def resident(line):
+    """Bytes of memory by /proc: VmRSS now, VmHWM at most."""
+    rows = Path("/proc/self/status").read_text().split("\n")
+    return 1024 * int(next(row for row in rows if row.startswith(line)).split()[1])
+
+
+def alone(which, preset=LARGE, size=32, runs=5):
+    """One contestant in a process of its own: the memory sampling takes beyond the weights, at most; and by torch's
+    profiler the seconds of a guided step in products (with what they do to their operands), in attention, outside both.
+    """
     ours, plain = pair(preset)
     x, t, null = inputs(size)
-    calls = {"plain": lambda: plain_step(plain, x, t, null), "fmkernels": lambda: step(ours, x, t, null)}
-    found = {name: [] for name in calls}
-    with torch.inference_mode():
-        for call in calls.values():
-            call()
-        for _ in range(runs):
-            for name, call in calls.items():
-                with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-                    call()
-                spent = {e.key: e.self_cpu_time_total / 1e6 for e in profile.key_averages()}
-                products = sum(s for key, s in spent.items() if key in PRODUCTS)
-                attention = sum(s for key, s in spent.items() if "attention" in key)
-                found[name].append((products, attention, sum(spent.values()) - products - attention))
-    middle = {name: sorted(parts, key=lambda p: p[2])[runs // 2] for name, parts in found.items()}
-    return {n: dict(zip(("products", "attention", "outside"), p, strict=True)) for n, p in middle.items()}
-
-
-def peak(which, preset=LARGE, size=32):
-    """Bytes of resident memory that sampling takes beyond the weights, at most, in a process of its own."""
-    ours, plain = pair(preset)
-    x, t, null = inputs(size)
-
-    def resident(line):
-        return 1024 * int(next(row for row in STATUS.read_text().split("\n") if row.startswith(line)).split()[1])
-
+    call = (lambda: plain_step(plain, x, t, null)) if which == "plain" else (lambda: step(ours, x, t, null))
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest so far
-    before = resident("VmRSS")
+    before, found = resident("VmRSS"), []
     with torch.inference_mode():
         for _ in range(3):
-            plain_step(plain, x, t, null) if which == "plain" else step(ours, x, t, null)
-    return resident("VmHWM") - before
-
-
-def peaks():
-    run = [sys.executable, __file__, "--peak"]
-    return {
-        w: int(subprocess.run([*run, w], capture_output=True, text=True, check=True).stdout) for w in ("plain", "ours")
-    }
+            call()
+        peak = resident("VmHWM") - before
+        for _ in range(runs):
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+                call()
+            events = {e.key: e for e in profile.key_averages()}
+            total = sum(e.self_cpu_time_total for e in events.values()) / 1e6
+            products, attention = (
+                sum(events[key].cpu_time_total for key in keys if key in events) / 1e6 for keys in (PRODUCTS, ATTENTION)
+            )
+            found.append((total - products - attention, products, attention))
+    middle = dict(zip(("outside", "products", "attention"), sorted(found)[runs // 2], strict=True))
+    return {"peak memory": peak, **middle}
 
 
 def main():
-    if "--peak" in sys.argv:
+    if "--alone" in sys.argv:
         torch.set_num_threads(2)
-        print(peak(sys.argv[-1]))
+        print(json.dumps(alone(sys.argv[-1])))
         return
     whole = len(sys.argv) == 1
     result = harness.main([cases])
     if whole:
-        result["where a guided step's time goes"] = parts = outside()
-        for name, seconds in parts.items():
-            print(f"{name}: " + ", ".join(f"{part} {s:.2f} s" for part, s in seconds.items()))
-        print(f"outside products and attention: {parts['plain']['outside'] / parts['fmkernels']['outside']:.1f}x less")
-        result["peak memory of sampling beyond the weights"] = memory = peaks()
-        print(", ".join(f"{name}: {size / 1e6:.0f} MB" for name, size in memory.items()))
+        result["alone"] = {}
+        for which in ("plain", "fmkernels"):
+            run = subprocess.run(
+                [sys.executable, __file__, "--alone", which], capture_output=True, text=True, check=True
+            )
+            result["alone"][which] = facts = json.loads(run.stdout.split("\n")[-2])
+            seconds = ", ".join(f"{part} {facts[part]:.2f} s" for part in ("products", "attention", "outside"))
+            print(f"{which}: {seconds}; at most {facts['peak memory'] / 1e6:.0f} MB beyond the weights", flush=True)
         path = harness.RESULTS / "model.json"
         path.write_text(json.dumps(result, indent=1) + "\n")
         print(f"written: {path}")
