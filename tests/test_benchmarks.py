@@ -47,6 +47,7 @@ def test_a_mismatch_exits_with_an_error(harness, wrong):
     assert "did not match" in str(stop.value)
 
 
+@pytest.mark.slow
 def test_launches_of_a_guided_step(harness):
     """Of the 256 px model. The plain structure (tests/foreign.py) takes two operations a parameter more."""
     from count_launches import count

@@ -13,11 +13,11 @@ cp -r "$root" source && rm -rf source/.git source/.venv* source/build source/dis
 (cd source && quiet "$python" -c "from setuptools import build_meta as b; b.build_sdist('$scratch'); b.build_wheel('$scratch')")
 sdist=$(ls fmkernels-*.tar.gz) wheel=$(ls fmkernels-*.whl)
 inside=$(tar tf "$sdist")
-for needed in csrc/cpu/tdp.cpp csrc/cpu/common.h csrc/shared/scalar.h csrc/host.cpp fmkernels/py.typed LICENSE; do
+for needed in csrc/cpu/tdp.cpp csrc/cpu/common.h csrc/shared/scalar.h csrc/host.cpp fmkernels/py.typed python/fmpipe/models/dimr.py LICENSE; do
   grep -q "/$needed$" <<<"$inside" || { echo "$sdist lacks $needed"; exit 1; }
 done
 inside=$("$python" -m zipfile -l "$wheel")
-for needed in fmkernels/_cpu fmkernels/_host fmkernels/py.typed; do
+for needed in fmkernels/_cpu fmkernels/_host fmkernels/py.typed fmpipe/models/dimr.py fmpipe/py.typed; do
   grep -q "$needed" <<<"$inside" || { echo "$wheel lacks $needed"; exit 1; }
 done
 echo "  $sdist, $wheel"
