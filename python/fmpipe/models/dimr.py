@@ -151,7 +151,9 @@ class TransformerBlock(nn.Module):
 
 
 class ConvNeXtBlock(nn.Module):
-    """x += depthwise convolution(x); x += mlp(x) on a grid (B, H, W, D); sums as in TransformerBlock."""
+    """x += depthwise convolution(x); x += mlp(x) on a grid (B, H, W, D).
+
+    Returns its input and its output as (x, branch), as TransformerBlock does; its input must be summed before."""
 
     def __init__(self, config: StageConfig, norm: str, rope: bool):
         super().__init__()
@@ -159,11 +161,9 @@ class ConvNeXtBlock(nn.Module):
         self.block1 = nn.Sequential(nn.Identity(), convolution)
         self.block2 = GatedMLP(config, norm)
 
-    def forward(self, x: Tensor, branch: Tensor | None, grid: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-        entered = x if branch is None else x + branch
-        convolved = self.block1(entered.movedim(-1, 1)).movedim(1, -1)
-        y, x = add_norm(self.block2.norm, entered, convolved)
-        return entered, x, self.block2(y)
+    def forward(self, x: Tensor, branch: None, grid: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+        y, summed = self.block2.norm(x, self.block1(x.movedim(-1, 1)).movedim(1, -1))
+        return x, summed, self.block2(y)
 
 
 class SkipDense(nn.Linear):
@@ -240,8 +240,11 @@ class Stage(nn.Module):
         blocks, half, branch = list(self.blocks), len(self.skip_denses), None
         skips = Skips(room, x, len(blocks) + 1)
         for block in blocks[: half + 1]:
-            entered, x, branch = self.run(block, x, branch, grid)
-            skips.add(entered)
+            if self.is_transformer:  # its first norm makes the sum
+                entered, x, branch = self.run(block, x, branch, grid)
+                skips.add(entered)
+            else:
+                _, x, branch = self.run(block, skips.add(x, branch), None, grid)
         for block, dense, skip in zip(blocks[half + 1 :], self.skip_denses, skips[:0:-1], strict=True):
             _, x, branch = self.run(block, dense(skips.add(x, branch), skip), None, grid)
         norm, _, velocity = self.output_layer
