@@ -76,7 +76,8 @@ def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center):
         grad = grad + grad_sum.to(wide).reshape(joined.shape)
 
     def to_parameter(values):
-        rows = values.reshape(*([1] if scale.numel() == values.shape[-1] else [scale.shape[0]]), -1, values.shape[-1])
+        scales = scale.shape[0] if scale.dim() == 2 else 1
+        rows = values.reshape(scales, values.shape[:-1].numel() // max(scales, 1), values.shape[-1])
         return rows.sum(1).reshape(scale.shape)
 
     return rounded(grad, joined.dtype), to_parameter(g * h), to_parameter(g)
