@@ -1,7 +1,7 @@
 """Every op's schema, one line each: the table of contents of the kernels.
 
-The ops exist whatever was built. ``csrc/cpu`` (and ``csrc/cuda``, Triton) register implementations for
-their device; ``fmkernels.eager`` serves every device nothing else does, meta tensors included.
+The ops exist whatever was built. ``csrc/cpu`` (and ``csrc/cuda``, ``fmkernels.triton``) register implementations
+for their device; ``fmkernels.eager`` serves every device nothing else does, meta tensors included.
 Rows: tdp, norm, path, step, head. An op with gradients has a ``*_backward``, itself an op.
 """
 
@@ -12,6 +12,7 @@ tdp(Tensor param0, Tensor param1, Tensor weight, Tensor bias, Tensor times, floa
 tdp_out(Tensor param0, Tensor param1, Tensor weight, Tensor bias, Tensor times, float weight_offset, Tensor(a!) out) -> ()
 tdp_backward(Tensor grad, Tensor param0, Tensor param1, Tensor weight, Tensor bias, Tensor times, float weight_offset) -> (Tensor, Tensor, Tensor, Tensor, Tensor)
 tdp_group(Tensor[] param0, Tensor[] param1, Tensor[] weight, Tensor[] bias, Tensor times, float weight_offset) -> Tensor
+tdp_group_out(Tensor[] param0, Tensor[] param1, Tensor[] weight, Tensor[] bias, Tensor times, float weight_offset, Tensor(a!) out) -> ()
 tdp_group_backward(Tensor grad, Tensor[] param0, Tensor[] param1, Tensor[] weight, Tensor[] bias, Tensor times, float weight_offset) -> (Tensor, Tensor)
 tdp_pin(Tensor[] params) -> int
 tdp_unpin(int id) -> ()

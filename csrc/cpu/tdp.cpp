@@ -250,6 +250,22 @@ Tensor tdp_group(std::vector<Tensor> p0, std::vector<Tensor> p1, std::vector<Ten
   return out;
 }
 
+void check_rows(const Tensor& out, const Tensor& times, const Group& group) {
+  check_tensor(out, "out");
+  FMK_CHECK(dtype_of(out) == group.out_dtype && out.is_contiguous() && out.dim() == 2 &&
+                out.size(0) == times.numel() && out.size(1) == group.width,
+            "out must be a dense (T, total) buffer of the parameters' dtype");
+}
+
+void tdp_group_out(std::vector<Tensor> p0, std::vector<Tensor> p1, std::vector<Tensor> weight,
+                   std::vector<Tensor> bias, Tensor times, double weight_offset, Tensor out) {
+  check_times(times, weight_offset);
+  Group group;
+  group.add(p0, p1, weight, bias);
+  check_rows(out, times, group);
+  run(group, times, weight_offset, out);
+}
+
 std::tuple<Tensor, Tensor> tdp_group_backward(Tensor grad, std::vector<Tensor> p0, std::vector<Tensor> p1,
                                               std::vector<Tensor> weight, std::vector<Tensor> bias,
                                               Tensor times, double weight_offset) {
@@ -300,14 +316,11 @@ void tdp_pinned(int64_t id, Tensor times, double weight_offset, Tensor out) {
     params = found->second;
   }
   check_times(times, weight_offset);
-  check_tensor(out, "out");
   Group group;
   group.params.reserve(params->size() / 4);
   for (size_t i = 0; i < params->size(); i += 4)
     group.add((*params)[i], (*params)[i + 1], (*params)[i + 2], (*params)[i + 3], true);
-  FMK_CHECK(dtype_of(out) == group.out_dtype && out.is_contiguous() && out.dim() == 2 &&
-                out.size(0) == times.numel() && out.size(1) == group.width,
-            "out must be a dense (T, total) buffer of the parameters' dtype");
+  check_rows(out, times, group);
   run(group, times, weight_offset, out);
 }
 
@@ -318,6 +331,7 @@ STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) {
   m.impl("tdp_out", TORCH_BOX(&tdp_out));
   m.impl("tdp_backward", TORCH_BOX(&tdp_backward));
   m.impl("tdp_group", TORCH_BOX(&tdp_group));
+  m.impl("tdp_group_out", TORCH_BOX(&tdp_group_out));
   m.impl("tdp_group_backward", TORCH_BOX(&tdp_group_backward));
   m.impl("tdp_pin", TORCH_BOX(&tdp_pin));
   m.impl("tdp_pinned", TORCH_BOX(&tdp_pinned));

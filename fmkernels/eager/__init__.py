@@ -18,7 +18,7 @@ from fmkernels.eager.path import (
     velocity_summary,
 )
 from fmkernels.eager.step import step_
-from fmkernels.eager.tdp import tdp, tdp_backward, tdp_group, tdp_group_backward, tdp_out
+from fmkernels.eager.tdp import tdp, tdp_backward, tdp_group, tdp_group_backward, tdp_group_out, tdp_out
 
 __all__ = [
     "dt_psi",
@@ -39,6 +39,7 @@ __all__ = [
     "tdp_backward",
     "tdp_group",
     "tdp_group_backward",
+    "tdp_group_out",
     "tdp_out",
     "velocity_stats",
     "velocity_summary",

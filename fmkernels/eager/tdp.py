@@ -50,6 +50,10 @@ def tdp_group(param0, param1, weight, bias, times, weight_offset):
     return torch.cat(rows, dim=1)
 
 
+def tdp_group_out(param0, param1, weight, bias, times, weight_offset, out):
+    out.copy_(tdp_group(param0, param1, weight, bias, times, weight_offset))
+
+
 def tdp_group_backward(grad, param0, param1, weight, bias, times, weight_offset):
     """The gradients of all p0, p1, weight and bias as the four rows of one tensor, and of times."""
     columns = grad.split([p.numel() for p in param0], dim=1)

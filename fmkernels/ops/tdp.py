@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fmkernels import backend, eager
 from fmkernels.backend import Op, register_autograd
+from fmkernels.eager._dtypes import promoted
 from fmkernels.ops import _check
 
 Params = Sequence[tuple[Tensor, Tensor, Tensor, Tensor]]
@@ -58,10 +59,21 @@ def _check_group(param0, param1, weight, bias, times, weight_offset):
     _check.number("tdp_group", "weight_offset", weight_offset)
 
 
+def _check_group_out(param0, param1, weight, bias, times, weight_offset, out):
+    _check_group(param0, param1, weight, bias, times, weight_offset)
+    _check.floating("tdp_group", "out", out)
+    _check.same_device("tdp_group", "out", out, "params[0]", param0[0])
+    _check.shape("tdp_group", "out", out, (times.shape[0], sum(p.numel() for p in param0)), "(T, total)")
+    dtype = promoted(*param0, *param1)
+    if out.dtype != dtype or not out.is_contiguous():
+        raise ValueError(f"tdp_group: out must be dense and {dtype}, the promotion of param0 and param1")
+
+
 _TDP = Op("tdp", eager.tdp, _check_tdp)
 _TDP_OUT = Op("tdp_out", eager.tdp_out, _check_tdp_out)
 _TDP_BACKWARD = Op("tdp_backward", eager.tdp_backward)
 _GROUP = Op("tdp_group", eager.tdp_group, _check_group)
+_GROUP_OUT = Op("tdp_group_out", eager.tdp_group_out, _check_group_out)
 _GROUP_BACKWARD = Op("tdp_group_backward", eager.tdp_group_backward)
 
 
@@ -219,16 +231,16 @@ def tdp_group(group: TdpGroup | Params, times: Tensor, *, out: GroupBuffer | Non
         _check_buffer(group, times, out, grads)
     if grads and not _check.traced() and not backend.eager_forced():
         return list(_Group.run(group, times))
-    if grads or not _native(group):
+    if not grads and not _check.traced():
+        flat = _evaluated(group, times, None if out is None else out.flat)
+    elif out is None:
         flat = _GROUP(*group.lists, times, group.weight_offset)
-        if out is None:
-            return GroupBuffer(flat, group)
-        out.flat.copy_(flat)
-        return out
+    else:
+        flat = out.flat
+        _GROUP_OUT(*group.lists, times, group.weight_offset, flat)
     if out is None:
-        return GroupBuffer(_evaluated(group, times, None), group)
-    _evaluated(group, times, out.flat)
-    _check.written(out.flat)
+        return GroupBuffer(flat, group)
+    _check.written(flat)
     return out
 
 
@@ -237,11 +249,14 @@ def _native(group):
 
 
 def _evaluated(group, times, out):
-    """The pinned parameters at these times, in ``out`` or a fresh (T, total) tensor."""
+    """The parameters at these times, in ``out`` or a fresh (T, total) tensor; on the CPU by the native handle."""
     try:
         flat = group.fresh(times.shape[0]) if out is None else out
-        with torch._C._AutoDispatchBelowAutograd():
-            torch.ops.fmkernels.tdp_pinned.default(group.pin(), times, group.weight_offset, flat)
+        if _native(group):
+            with torch._C._AutoDispatchBelowAutograd():
+                torch.ops.fmkernels.tdp_pinned.default(group.pin(), times, group.weight_offset, flat)
+        else:
+            _GROUP_OUT(*group.lists, times, group.weight_offset, flat)
         return flat
     except Exception:
         _check_group(*group.lists, times, group.weight_offset)
@@ -313,9 +328,7 @@ class _Group(torch.autograd.Function):
         # Not saved for backward: what is saved is freed by the first of several backwards.
         ctx.inputs, ctx.versions = (times, *flat), [x._version for x in (times, *flat)]
         ctx.weight_offset = group.weight_offset
-        native = _native(group)
-        rows = _evaluated(group, times, None) if native else _GROUP(*group.lists, times, group.weight_offset)
-        return tuple(GroupBuffer(rows, group))
+        return tuple(GroupBuffer(_evaluated(group, times, None), group))
 
     @staticmethod
     def backward(ctx, *grads):
