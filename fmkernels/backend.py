@@ -1,14 +1,15 @@
 """Which implementation serves which call, and why.
 
 An op's schema lives in the dispatcher (``schema.py``). The compiled objects register kernels for their
-device; ``fmkernels.eager`` is registered beneath them for every device. So *auto* is the dispatcher's
-own choice, and ``use_backend`` is the exception one asks for.
+device, Triton for GPUs without one; ``fmkernels.eager`` is registered beneath them for every device. So *auto*
+is the dispatcher's own choice, and ``use_backend`` is the exception one asks for.
 """
 
 import hashlib
+import importlib.util
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ _PACKAGE = Path(__file__).parent
 _forced: str | None = None  # None is auto. Process-wide, as torch's own backend flags are.
 _choices: list[str | None] = [None]  # the environment's choice, then those of the use_backend blocks now open
 _loaded: dict[str, str] = {}  # "cpp" / "cuda" -> "" if loaded, else the reason why not
+_above: torch.library.Library | None = None  # the Triton kernels' place over all others, while they are asked for
 OPS: dict[str, "Op"] = {}
 
 
@@ -84,17 +86,32 @@ def _load_autograd() -> str:
     return ""
 
 
+def _has_gpu_support() -> bool:
+    return bool(torch.version.cuda or torch.version.hip)
+
+
+def _interpreted() -> bool:
+    """Triton kernels run on the CPU too, by its interpreter."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _look_for_triton() -> str:
+    """ "" or why not; triton itself is imported with the first call it serves."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if not _has_gpu_support() and not _interpreted():
+        return "this torch has no GPU support (for tests, TRITON_INTERPRET=1 runs the kernels on the CPU)"
+    return ""
+
+
 def load_objects() -> None:
     """Loads what was built; one warning with the reason and the remedy where ``_cpu`` is not to be had."""
     global _forced
     asked = os.environ.get("FMKERNELS_BACKEND", "auto")
     _check_name(asked, "FMKERNELS_BACKEND")
     _loaded["cpp"] = "not loaded: FMKERNELS_BACKEND=eager" if asked == "eager" else _load("_cpu", "CPU")
-    if not torch.version.cuda and not torch.version.hip:
-        _loaded["cuda"] = "this torch has no GPU support"
-    else:
-        _loaded["cuda"] = _load("_cuda", "CUDA")
-    _loaded["triton"] = "not part of this release"
+    _loaded["cuda"] = _load("_cuda", "CUDA") if _has_gpu_support() else "this torch has no GPU support"
+    _loaded["triton"] = _look_for_triton()
     _loaded["gradients in C++"] = _load_autograd()
     if _loaded["cpp"] and asked != "eager":
         warnings.warn(
@@ -111,6 +128,7 @@ def load_objects() -> None:
         )
     elif asked != "auto":
         _forced = _choices[0] = asked
+        _follow_choice()
 
 
 def _check_name(name: str, where: str) -> None:
@@ -135,16 +153,30 @@ class use_backend:  # noqa: N801 (reads as a function: with use_backend("eager")
         global _forced
         _choices.append(self.name)
         _forced = self.name
+        _follow_choice()
 
     def __exit__(self, *_):
         # The newest block still open counts: blocks of several threads may end in any order.
         global _forced
         del _choices[len(_choices) - 1 - _choices[::-1].index(self.name)]
         _forced = _choices[-1]
+        _follow_choice()
+
+
+def _follow_choice() -> None:
+    """Puts the Triton kernels over all others when they become the choice, and takes them away after."""
+    global _above
+    if _forced == "triton" and _above is None:
+        _above = torch.library.Library("fmkernels", "IMPL")
+        for op in OPS.values():
+            op.put_above()
+    elif _forced != "triton" and _above is not None:
+        _above._destroy()
+        _above = None
 
 
 def _remedy(name: str) -> str:
-    return f"To build it: {rebuild_command()}" if name in ("cpp", "cuda") else ""
+    return f"To build it: {rebuild_command()}" if name in ("cpp", "cuda") else "To get it: pip install triton"
 
 
 def native_cpu() -> bool:
@@ -181,7 +213,24 @@ class Op:
             return eager(*args)
 
         library.impl(name, checked, "CompositeExplicitAutograd")
+        if _has_gpu_support() and _loaded["cuda"] and not _loaded["triton"]:
+            library.impl(name, self.by_triton, "CUDA")
+        if _above is not None:
+            self.put_above()
         OPS[name] = self
+
+    def by_triton(self, *args):
+        """The op by ``fmkernels.triton``, which is imported here; in float64 by the eager function."""
+        from fmkernels import triton
+
+        self.check(*args)
+        return (self.eager if _in_double(args) else getattr(triton, self.name))(*args)
+
+    def put_above(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, that a kernel is overridden
+            for key in ["CPU"] * _interpreted() + ["CUDA"] * _has_gpu_support():
+                _above.impl(self.name, self.by_triton, key, allow_override=True)
 
     def __call__(self, *args):
         if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
@@ -203,16 +252,25 @@ class Op:
         self.check(*args)
         if _forced == "eager":
             return self.eager(*args)
-        if _forced in ("cpp", "cuda"):
+        if _forced is not None:
             _check_device(self.name, args)
         return self.overload(*args)
 
 
+def _tensors(args: tuple) -> Iterator[torch.Tensor]:
+    for arg in args:
+        yield from (x for x in (arg if isinstance(arg, (list, tuple)) else [arg]) if isinstance(x, torch.Tensor))
+
+
+def _in_double(args: tuple) -> bool:
+    return any(x.dtype == torch.float64 and x.numel() != 1 for x in _tensors(args))
+
+
 def _check_device(name: str, args: tuple) -> None:
-    serves = {"cpp": "cpu", "cuda": "cuda"}[_forced]
-    first = next(x for arg in args for x in (arg if isinstance(arg, (list, tuple)) else [arg]) if torch.is_tensor(x))
-    if first.device.type != serves:
-        raise ValueError(f"{name}: backend {_forced!r} serves {serves} tensors, got one on {first.device}")
+    serves = {"cpp": ["cpu"], "cuda": ["cuda"], "triton": ["cuda"] + ["cpu"] * _interpreted()}[_forced]
+    first = next(_tensors(args))
+    if first.device.type not in serves:
+        raise ValueError(f"{name}: backend {_forced!r} serves {serves[0]} tensors, got one on {first.device}")
 
 
 def register_autograd(name: str, backward: Callable, setup_context: Callable) -> None:
@@ -263,12 +321,14 @@ def _direct(op: Op, backward: Callable, setup_context: Callable) -> Callable | N
 
 def served_by(name: str, device: str) -> tuple[str, str]:
     """(backend, reason) for op ``name`` on a device type, as calls are dispatched now."""
-    if _forced == "eager":
-        return "eager", "asked for"
+    if _forced == "eager" or (_forced == "triton" and (device == "cuda" or _interpreted())):
+        return _forced, "asked for"
     key, backend = {"cpu": ("CPU", "cpp"), "cuda": ("CUDA", "cuda")}[device]
     asked = " (asked for)" if _forced == backend else ""
     if not _loaded[backend] and _has_kernel(name, key):
         return backend, f"compiled object loaded{asked}"
+    if device == "cuda" and _has_kernel(name, key):
+        return "triton", _loaded[backend]
     return "eager", _loaded[backend]
 
 

@@ -12,7 +12,8 @@ ALLOWED = {
     "fmkernels.schema": (),
     "fmkernels.amx": ("fmkernels._host",),
     "fmkernels.eager": (),
-    "fmkernels.backend": ("fmkernels.schema", "fmkernels._host"),
+    "fmkernels.triton": (),
+    "fmkernels.backend": ("fmkernels.schema", "fmkernels._host", "fmkernels.triton"),
     "fmkernels.ops": ("fmkernels.backend", "fmkernels.eager"),
     "fmkernels.nn": ("fmkernels.ops",),
     "fmkernels.rebind": (),
@@ -65,6 +66,7 @@ def test_the_rule_can_fail():
     assert violations("fmkernels.eager.tdp", ["fmkernels.ops.tdp.tdp"])
     assert violations("fmkernels.ops.tdp", ["fmpipe.models"])
     assert violations("fmkernels.backend", ["fmkernels.eager.tdp"])
+    assert violations("fmkernels.triton.tdp", ["fmkernels.eager.tdp"])
     assert violations("fmkernels.ops.tdp", ["fmkernels.nn.TimeTable"])
     assert violations("fmpipe.models.dit", ["fmpipe.pipeline.FlowPipeline"])
     assert violations("fmpipe.new", [])
@@ -76,6 +78,7 @@ def test_a_family_has_its_stem_in_every_column(family):
         "csrc/cpu/{}.cpp",
         "fmkernels/ops/{}.py",
         "fmkernels/eager/{}.py",
+        "fmkernels/triton/{}.py",
         "tests/test_{}.py",
         "benchmarks/bench_{}.py",
     ):

@@ -1,0 +1,73 @@
+"""The ops as Triton kernels, for GPUs of any maker without a compiler: one module a family, the same stems as csrc.
+
+Importing this imports triton; ``backend.py`` does so with the first call these serve. No kernel computes in fp64:
+calls with float64 tensors (but for a single number) are the eager ops', also here.
+"""
+
+from fmkernels.triton.head import reparameterize, reparameterize_backward
+from fmkernels.triton.norm import td_norm, td_norm_backward, td_norm_out
+from fmkernels.triton.norm_gelu import gelu_mul, gelu_mul_backward
+from fmkernels.triton.path import (
+    dt_psi,
+    flow_loss,
+    flow_loss_backward,
+    flow_pair,
+    psi,
+    psi_backward,
+    velocity_stats,
+    velocity_summary,
+)
+from fmkernels.triton.step import step_
+from fmkernels.triton.tdp import tdp, tdp_backward, tdp_group, tdp_group_backward, tdp_group_out, tdp_out
+
+# Launches of each op on dense tensors; the second is a tiny one that adds up partial sums, in their order.
+LAUNCHES = {
+    "tdp": 1,
+    "tdp_out": 1,
+    "tdp_backward": 2,
+    "tdp_group": 1,
+    "tdp_group_out": 1,
+    "tdp_group_backward": 2,
+    "td_norm": 1,
+    "td_norm_out": 1,
+    "td_norm_backward": 2,
+    "gelu_mul": 1,
+    "gelu_mul_backward": 1,
+    "psi": 1,
+    "dt_psi": 1,
+    "flow_pair": 1,
+    "psi_backward": 1,
+    "velocity_stats": 2,
+    "velocity_summary": 1,
+    "flow_loss": 2,
+    "flow_loss_backward": 1,
+    "step_": 2,
+    "reparameterize": 2,
+    "reparameterize_backward": 1,
+}
+
+__all__ = [
+    "LAUNCHES",
+    "dt_psi",
+    "flow_loss",
+    "flow_loss_backward",
+    "flow_pair",
+    "gelu_mul",
+    "gelu_mul_backward",
+    "psi",
+    "psi_backward",
+    "reparameterize",
+    "reparameterize_backward",
+    "step_",
+    "td_norm",
+    "td_norm_backward",
+    "td_norm_out",
+    "tdp",
+    "tdp_backward",
+    "tdp_group",
+    "tdp_group_backward",
+    "tdp_group_out",
+    "tdp_out",
+    "velocity_stats",
+    "velocity_summary",
+]

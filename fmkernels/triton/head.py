@@ -1,0 +1,165 @@
+"""z = mu + exp(logvar / 2) * eps with logvar clamped; KL of N(mu, sigma^2) to N(0, I); the diary's statistics.
+
+A program has a block of columns and goes through the samples, so that the spread over the batch of each latent
+dimension comes out of the same pass.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from fmkernels.triton._launch import PARTS, cut, dense, launch, samples, tunable
+from fmkernels.triton._math import add_up, count_nonfinite, exp, get, largest, put
+
+WIDTH = 256  # columns of a program: few, because latents are small and the samples are gone through one by one
+SUMS = tl.constexpr(11)  # of a block, and of the statistics
+
+
+@triton.jit
+def _std(logvar, low, high):
+    """The clamped logvar, NaN staying NaN, and the standard deviation it stands for."""
+    clamped = tl.where(logvar < low, low, logvar)
+    clamped = tl.where(clamped > high, high, clamped)
+    return clamped, exp(clamped * 0.5)
+
+
+@triton.jit
+def _reparameterize(mu, logvar, eps, z, kl, sums, samples, n, blocks, low, high, BLOCK: tl.constexpr):
+    """kl: (B, blocks). sums: (11, blocks)."""
+    block = tl.program_id(0)
+    column = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < n
+    zero = tl.zeros([BLOCK], tl.float32)
+    abs_mu, mu2, sum_logvar, sum_std, outside, bad = zero, zero, zero, zero, zero, zero
+    std_min, std_max, mean, m2 = zero + float("inf"), zero, zero, zero
+    for sample in range(samples):
+        i = tl.cast(sample, tl.int64) * n + column
+        m, raw = get(mu, i, inside), get(logvar, i, inside)
+        clamped, std = _std(raw, low, high)
+        value = m + std * get(eps, i, inside)
+        put(z, i, value, inside)
+        share = tl.where(inside, 0.5 * (m * m + std * std - 1.0 - clamped), 0.0)
+        tl.store(kl + tl.cast(sample, tl.int64) * blocks + block, tl.sum(share))
+        abs_mu += tl.abs(m)
+        mu2 += m * m
+        sum_logvar += tl.where(inside, clamped, 0.0)
+        sum_std += tl.where(inside, std, 0.0)
+        std_min = tl.where(inside, tl.minimum(std_min, std), std_min)
+        std_max = tl.where(inside, tl.maximum(std_max, std), std_max)
+        outside += tl.where(inside & (clamped != raw), 1.0, 0.0)
+        bad += count_nonfinite(value, inside)
+        change = value - mean
+        mean += tl.div_rn(change, tl.cast(sample, tl.float32) + 1.0)
+        m2 += change * (value - mean)
+    width = tl.sum(tl.where(inside, 1.0, 0.0))
+    centre = tl.sum(tl.where(inside, mean, 0.0)) / width
+    spread = tl.where(inside, m2 + (mean - centre) * (mean - centre) * samples, 0.0)
+    row = sums + block
+    tl.store(row, tl.sum(abs_mu))
+    tl.store(row + blocks, tl.sum(mu2))
+    tl.store(row + 2 * blocks, tl.sum(sum_logvar))
+    tl.store(row + 3 * blocks, tl.sum(sum_std))
+    tl.store(row + 4 * blocks, tl.min(std_min))
+    tl.store(row + 5 * blocks, tl.max(std_max))
+    tl.store(row + 6 * blocks, centre)
+    tl.store(row + 7 * blocks, tl.sum(spread))
+    tl.store(row + 8 * blocks, tl.sum(tl.where(inside, tl.sqrt_rn(tl.div_rn(m2, tl.cast(samples, tl.float32))), 0.0)))
+    tl.store(row + 9 * blocks, tl.sum(outside))
+    tl.store(row + 10 * blocks, tl.sum(bad))
+
+
+@triton.jit
+def _smallest(row, count, BLOCK: tl.constexpr):
+    """The smallest of ``count`` partial minima, infinity if there are none."""
+    found = tl.zeros([BLOCK], tl.float32) + float("inf")
+    for begin in range(0, count, BLOCK):
+        i = begin + tl.arange(0, BLOCK)
+        found = tl.minimum(found, tl.load(row + i, mask=i < count, other=float("inf")))
+    return tl.min(found)
+
+
+@triton.jit
+def _moments_of_z(sums, samples, n, blocks, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Mean and variance of all z from the blocks' means and the squares around them."""
+    total = tl.zeros([BLOCK], tl.float64)
+    for begin in range(0, blocks, BLOCK):
+        i = begin + tl.arange(0, BLOCK)
+        width = tl.where(i < blocks, tl.minimum(n - i * WIDTH, WIDTH), 0).to(tl.float64)
+        total += width * get(sums + 6 * blocks, i, i < blocks).to(tl.float64)
+    mean = tl.sum(total) / n
+    total = tl.zeros([BLOCK], tl.float64)
+    for begin in range(0, blocks, BLOCK):
+        i = begin + tl.arange(0, BLOCK)
+        width = tl.where(i < blocks, tl.minimum(n - i * WIDTH, WIDTH), 0).to(tl.float64)
+        off = get(sums + 6 * blocks, i, i < blocks).to(tl.float64) - mean
+        total += get(sums + 7 * blocks, i, i < blocks).to(tl.float64) / samples + width * off * off
+    return mean, tl.sum(total) / n
+
+
+@triton.jit
+def _statistics(kl, sums, kl_out, out, samples, n, blocks, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """A program for the KL of each sample, and a last one for the statistics."""
+    sample, which = tl.program_id(0).to(tl.int64), tl.arange(0, 16)
+    if sample < samples:
+        total = add_up(kl + sample * blocks, blocks, 1, 16, BLOCK)
+        tl.store(kl_out + sample + which, total.to(tl.float32), mask=which == 0)
+    else:
+        total = add_up(sums, blocks, SUMS, 16, BLOCK)
+        value = total / (tl.cast(samples, tl.float64) * n)
+        value = tl.where(which == 1, tl.sqrt(value), value)
+        std = tl.sum(tl.where(which == 3, total, 0.0))
+        known = std == std  # a minimum passes over NaN
+        value = tl.where(which == 4, tl.where(known, _smallest(sums + 4 * blocks, blocks, BLOCK), std), value)
+        value = tl.where(which == 5, tl.where(known, largest(sums + 5 * blocks, blocks, BLOCK), std), value)
+        mean, variance = _moments_of_z(sums, samples, n, blocks, WIDTH, BLOCK)
+        value = tl.where(which == 6, mean, tl.where(which == 7, variance, value))
+        value = tl.where(which == 8, total / n, tl.where(which == 10, total, value))
+        tl.store(out + which, value.to(tl.float32), mask=which < SUMS)
+
+
+@tunable("n", blocks=(512, 1024))
+def _reparameterize_backward(
+    grad_z, grad_kl, mu, logvar, eps, to_mu, to_logvar, n, chunks, low, high, CHUNK: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Outside the clamp the gradient to logvar is held back unless it leads back inside."""
+    pid = tl.program_id(0).to(tl.int64)
+    sample, chunk = pid // chunks, pid % chunks
+    for begin in range(0, CHUNK, BLOCK):
+        column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
+        inside, i = column < n, sample * n + column
+        raw = get(logvar, i, inside)
+        _, std = _std(raw, low, high)
+        to_m, to_l = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+        if grad_z is not None:
+            to_m = get(grad_z, i, inside)
+            to_l = to_m * 0.5 * std * get(eps, i, inside)
+        if grad_kl is not None:
+            weight = tl.load(grad_kl + sample).to(tl.float32)
+            to_m += weight * get(mu, i, inside)
+            to_l += weight * 0.5 * (std * std - 1.0)
+        held = ((raw < low) & (to_l > 0)) | ((raw > high) & (to_l < 0))
+        put(to_mu, i, to_m, inside)
+        put(to_logvar, i, tl.where(held, 0.0, to_l), inside)
+
+
+def reparameterize(mu, logvar, eps, low, high):
+    count, n = samples(mu)
+    blocks = triton.cdiv(n, WIDTH)
+    z = torch.empty(mu.shape, dtype=torch.promote_types(mu.dtype, logvar.dtype), device=mu.device)
+    parts, sums, kl, stats = (
+        mu.new_empty(shape, dtype=torch.float32)
+        for shape in ((count, blocks), (SUMS.value, blocks), (count,), (SUMS.value,))
+    )
+    inputs = dense(mu), dense(logvar), dense(eps)
+    launch(_reparameterize, blocks, *inputs, z, parts, sums, count, n, blocks, low, high, BLOCK=WIDTH, threads=32)
+    launch(_statistics, count + 1, parts, sums, kl, stats, count, n, blocks, WIDTH=WIDTH, BLOCK=PARTS)
+    return z, kl, stats
+
+
+def reparameterize_backward(grad_z, grad_kl, mu, logvar, eps, low, high):
+    count, n = samples(mu)
+    chunks, tile = cut(n)
+    to_mu, to_logvar = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (mu, logvar))
+    inputs = (dense(x) for x in (grad_z, grad_kl, mu, logvar, eps))
+    launch(_reparameterize_backward, count * chunks, *inputs, to_mu, to_logvar, n, chunks, low, high, **tile)
+    return to_mu, to_logvar

@@ -1,0 +1,59 @@
+"""gelu(a) * b with the exact gelu, x Phi(x)."""
+
+import torch
+import triton.language as tl
+
+from fmkernels.triton._launch import cut, dense, launch, tunable
+from fmkernels.triton._math import get, normal, put
+
+
+@tunable("n", blocks=(512, 1024))
+def _gelu_mul(a, b, out, n, stride, chunks, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows of n gates and n ups that are ``stride`` apart; one row if a and b are tensors of their own."""
+    pid = tl.program_id(0).to(tl.int64)
+    row, chunk = pid // chunks, pid % chunks
+    for begin in range(0, CHUNK, BLOCK):
+        column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
+        inside, i = column < n, row * stride + column
+        x = get(a, i, inside)
+        cdf, _ = normal(x)
+        put(out, row * n + column, x * cdf * get(b, i, inside), inside)
+
+
+@tunable("n", blocks=(512, 1024))
+def _gelu_mul_backward(grad, a, b, to_a, to_b, n, stride, chunks, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
+    pid = tl.program_id(0).to(tl.int64)
+    row, chunk = pid // chunks, pid % chunks
+    for begin in range(0, CHUNK, BLOCK):
+        column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
+        inside, i = column < n, row * stride + column
+        x, g = get(a, i, inside), get(grad, row * n + column, inside)
+        cdf, pdf = normal(x)
+        put(to_a, i, g * get(b, i, inside) * (cdf + x * pdf), inside)
+        put(to_b, i, g * x * cdf, inside)
+
+
+def _halves(a, b):
+    """(gate, up, rows, elements of a row, distance of rows), dense."""
+    if b is not None:
+        return dense(a), dense(b), 1, a.numel(), 0
+    a, n = dense(a), a.shape[-1] // 2
+    return a, a[..., n:], a.shape[:-1].numel(), n, 2 * n
+
+
+def gelu_mul(a, b):
+    gate, up, rows, n, stride = _halves(a, b)
+    chunks, tile = cut(n)
+    sizes = a.shape if b is not None else (*a.shape[:-1], n)
+    out = a.new_empty(sizes, dtype=torch.promote_types(gate.dtype, up.dtype))
+    launch(_gelu_mul, rows * chunks, gate, up, out, n, stride, chunks, **tile)
+    return out
+
+
+def gelu_mul_backward(grad, a, b):
+    gate, up, rows, n, stride = _halves(a, b)
+    chunks, tile = cut(n)
+    to_a = torch.empty_like(gate)
+    to_b = torch.empty_like(up) if b is not None else to_a[..., n:]
+    launch(_gelu_mul_backward, rows * chunks, dense(grad), gate, up, to_a, to_b, n, stride, chunks, **tile)
+    return to_a, to_b if b is not None else a.new_empty(0, dtype=torch.float32)

@@ -1,0 +1,75 @@
+"""x += gain * dt * (a * v + b * v_prev), v = v_uncond + guidance * (v - v_uncond) when guided; one pass, in place.
+
+The pass also writes the low-precision copy and each chunk's share of the statistics; a second, tiny launch adds those.
+"""
+
+import triton
+import triton.language as tl
+
+from fmkernels.triton._launch import PARTS, InPlace, cut, dense, launch, samples, tunable
+from fmkernels.triton._math import add_up, count_nonfinite, get, put
+
+SUMS = tl.constexpr(4)  # |x| before, |v|, change^2, non-finite elements after
+
+
+@tunable("n", blocks=(512, 1024), written=("x",))
+def _step(x, v, v_prev, v_uncond, dt, low, sums, n, chunks, ca, cb, guidance, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
+    pid = tl.program_id(0).to(tl.int64)
+    sample, chunk = pid // chunks, pid % chunks
+    if dt is not None:
+        ca, cb = ca * tl.load(dt).to(tl.float32), cb * tl.load(dt).to(tl.float32)
+    abs_x, abs_v = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    squares, nonfinite = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for begin in range(0, CHUNK, BLOCK):
+        column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
+        inside, i = column < n, sample * n + column
+        before, velocity = get(x, i, inside), get(v, i, inside)
+        if v_uncond is not None:
+            free = get(v_uncond, i, inside)
+            velocity = free + guidance * (velocity - free)
+        change = ca * velocity
+        if v_prev is not None:
+            change += cb * get(v_prev, i, inside)
+        after = before + change
+        put(x, i, after, inside)
+        if low is not None:
+            put(low, i, after, inside)
+        if sums is not None:
+            abs_x += tl.abs(before)
+            abs_v += tl.abs(velocity)
+            squares += change * change
+            nonfinite += count_nonfinite(after, inside)
+    if sums is not None:
+        row = sums + sample * SUMS * chunks + chunk
+        tl.store(row, tl.sum(abs_x))
+        tl.store(row + chunks, tl.sum(abs_v))
+        tl.store(row + 2 * chunks, tl.sum(squares))
+        tl.store(row + 3 * chunks, tl.sum(nonfinite))
+
+
+@triton.jit
+def _statistics(sums, dt, stats, n, chunks, dt_number, row, column, BLOCK: tl.constexpr):
+    """stats[b] = mean|x|, mean|v|, rms of the change, non-finite elements, dt."""
+    sample, which = tl.program_id(0).to(tl.int64), tl.arange(0, 8)
+    total = add_up(sums + sample * SUMS * chunks, chunks, SUMS, 8, BLOCK)
+    value = tl.where(which == 3, total, total / n)
+    value = tl.where(which == 2, tl.sqrt(value), value).to(tl.float32)
+    if dt is not None:
+        dt_number = tl.load(dt).to(tl.float32)
+    tl.store(stats + sample * row + which * column, tl.where(which == 4, dt_number, value), mask=which < 5)
+
+
+def step_(x, v, v_prev, v_uncond, dt, dt_tensor, a, b, guidance, gain, low, stats):
+    count, n = samples(x)
+    chunks, tile = cut(n)
+    state, copy = InPlace(x), InPlace(low)
+    sums = None if stats is None else x.new_empty((count, SUMS.value, chunks))
+    factor = gain if dt_tensor is not None else gain * dt
+    launch(
+        _step, count * chunks, state.work, dense(v), dense(v_prev), dense(v_uncond), dt_tensor, copy.work, sums,
+        n, chunks, factor * a, factor * b, guidance, **tile,
+    )  # fmt: skip
+    state.commit()
+    copy.commit()
+    if stats is not None:
+        launch(_statistics, count, sums, dt_tensor, stats, n, chunks, dt, *stats.stride(), BLOCK=PARTS)
