@@ -7,7 +7,7 @@ SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h') fmkernels/schema.py s
 NATIVE := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/test_path.py tests/test_step.py \
           tests/test_head.py tests/test_bad_input.py tests/test_properties.py
 
-.PHONY: setup test test-fast lint format bench bench-models bench-model sanitize package-check abi-check clean help
+.PHONY: setup test test-triton test-fast triton-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,9 +29,22 @@ $(VENV)/.built: $(VENV)/.installed $(SOURCES)
 
 test: setup  ## the whole suite
 	$(BIN)/python -m pytest tests
+	@$(MAKE) --no-print-directory test-triton
+
+test-triton: setup  ## the kernels' tests once more on the Triton kernels, in its interpreter
+	TRITON_INTERPRET=1 FMKERNELS_BACKEND=triton $(BIN)/python -m pytest tests/test_triton.py $(NATIVE:tests/test_properties.py=) \
+	    tests/test_torch.py::test_compile_fullgraph
 
 test-fast: setup  ## what one runs after every edit
 	$(BIN)/python -m pytest tests -m "not slow" --ignore=tests/test_torch.py --ignore=tests/test_backend.py
+
+triton-check: setup  ## every Triton kernel compiled for sm_80 to sm_120 and gfx942, with two tritons (10 minutes)
+	$(BIN)/python tools/triton_check.py
+	$(PIP) install --upgrade --no-deps --target build/newest-triton triton
+	PYTHONPATH=build/newest-triton $(BIN)/python tools/triton_check.py
+
+gpu-check: setup  ## on a machine with a GPU: parity there, benchmarks, one JSON file; elsewhere one line
+	@$(BIN)/python tools/gpu_check.py
 
 lint: setup  ## ruff, format and check, changing nothing
 	$(BIN)/ruff format --check .

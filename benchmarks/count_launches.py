@@ -3,7 +3,7 @@
 python benchmarks/count_launches.py [--preset NAME]
 
 Views and empty buffers count nothing, attention counts one, every other torch operation one. Our ops count what their
-GPU kernels are specified to launch (LAUNCHES); there is no GPU here, so these counts are of the design, not of a run.
+Triton kernels launch, as tests/test_triton.py counts it in the interpreter: there is no GPU here.
 """
 
 import argparse
@@ -15,11 +15,10 @@ from models import plain_of, plain_step, step
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fmkernels.triton import LAUNCHES
 from fmpipe.models import PRESETS, build
 
 aten = torch.ops.aten
-# One each, but for the step, whose statistics take a second, tiny launch to combine.
-LAUNCHES = {"tdp_group": 1, "td_norm": 1, "td_norm_out": 1, "gelu_mul": 1, "step_": 2}
 NO_LAUNCH = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "lift_fresh"}
 
 

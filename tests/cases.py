@@ -1,14 +1,22 @@
 """Every public op as one row: how to call it and what shapes it takes, for tests that hold for all of them."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
 
 import fmkernels as fk
 
+# make test runs the files of the native kernels a second time on the Triton kernels, in the interpreter: slow in
+# proportion to the programs started, and one thread at a time.
+TRITON = os.environ.get("FMKERNELS_BACKEND") == "triton"
+SERVING = ["triton"] if TRITON else ["cpp", "eager"]
+natively = pytest.mark.skipif(TRITON, reason="of the compiled object alone")
 B = 3  # samples
-DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+LONG, HUGE = (5003, 9001) if TRITON else (70001, 100003)  # wider than a norm holds in registers
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)[TRITON:]  # Triton leaves float64 to eager
 # Against the same op in float64: (absolute, relative), forward and gradients.
 TOLERANCE = {
     torch.float64: (1e-12, 1e-10),
@@ -17,6 +25,8 @@ TOLERANCE = {
     torch.bfloat16: (1e-3, 1.2e-2),
 }
 SIZES = (0, 1, 2, 7, 31, 127, 1024, 1025, 2053)  # zero, odd, prime, a tile, a tile and one, two tiles and some
+if TRITON:
+    SIZES = (0, 1, 7, 31, 1025, 2053)
 
 
 def assert_close(got, expected, atol=1e-6, rtol=1e-5):

@@ -1,3 +1,4 @@
+import os
 import sys
 from pathlib import Path
 
@@ -6,6 +7,11 @@ import torch
 from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).parent))
+if os.environ.get("TRITON_INTERPRET") == "1":
+    import interpreter
+
+    interpreter.patch_once_a_launch()
+
 GOLDEN = Path(__file__).parent / "golden"
 
 

@@ -145,13 +145,66 @@ def test_gradients_in_cpp_and_in_python(package_copy, present, python_gradients,
 
 
 @pytest.mark.parametrize(
-    ("env", "served", "warns"), [("eager", "eager", 0), ("cpp", "cpp", 0), ("auto", "cpp", 0), ("cuda", "cpp", 1)]
+    ("env", "served", "warns"),
+    [("eager", "eager", 0), ("cpp", "cpp", 0), ("auto", "cpp", 0), ("cuda", "cpp", 1), ("triton", "cpp", 1)],
 )
 def test_environment_variable(tmp_path, env, served, warns):
     run = python(WORKS, PACKAGE.parent, FMKERNELS_BACKEND=env)
     assert run.returncode == 0, run.stderr
     assert f"served by {served}" in run.stdout
     assert run.stderr.count("RuntimeWarning") == warns
+
+
+def test_triton_on_the_cpu_by_its_interpreter():
+    run = python(WORKS, PACKAGE.parent, FMKERNELS_BACKEND="triton", TRITON_INTERPRET="1")
+    assert run.returncode == 0, run.stderr
+    assert "served by triton" in run.stdout
+    assert run.stderr == ""
+
+
+def test_triton_serves_gpus_without_the_object_and_is_imported_late():
+    """As a torch with GPU support would have it; no kernel is run."""
+    code = """
+import sys, torch
+torch.version.cuda = "13.0"
+import fmkernels as fk
+assert all(fk.backend.served_by(name, "cuda") == ("triton", "_cuda was not built") for name in fk.backend.OPS)
+assert fk.backend.served_by("tdp", "cpu")[0] == "cpp"
+with fk.use_backend("triton"):
+    assert fk.backend.served_by("tdp", "cuda") == ("triton", "asked for")
+    try:
+        fk.psi(torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 2))
+    except ValueError as error:
+        print(error)
+assert "triton" not in sys.modules and "fmkernels.triton" not in sys.modules
+"""
+    run = python(code, PACKAGE.parent)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "psi: backend 'triton' serves cuda tensors, got one on cpu\n"
+
+
+def test_choosing_triton_puts_it_over_the_compiled_kernels_and_takes_it_away():
+    code = """
+import torch, fmkernels as fk
+from fmkernels.triton import _launch
+seen = []
+_launch.hooks.append(lambda kernel, *_: seen.append(kernel.__name__))
+a = torch.randn(2, 8)
+compiled = torch.compile(lambda a: fk.gelu_mul(a, a), fullgraph=True, backend="aot_eager")
+with torch.no_grad():
+    for call in (lambda: fk.gelu_mul(a, a), lambda: torch.ops.fmkernels.gelu_mul(a, a), lambda: compiled(a)):
+        call()
+        with fk.use_backend("triton"):
+            call()
+            with fk.use_backend("eager"):
+                fk.gelu_mul(a, a)
+            call()
+        call()
+print(len(seen), set(seen))
+"""
+    run = python(code, PACKAGE.parent, TRITON_INTERPRET="1")
+    assert run.stdout == "6 {'_gelu_mul'}\n", run.stderr
+    assert "Warning" not in run.stderr
 
 
 def test_unknown_names_list_the_known_ones():

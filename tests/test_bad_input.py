@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from cases import TRITON, natively
 
 import fmkernels as fk
 from fmkernels import backend as backends
@@ -333,7 +334,7 @@ def tensors_in(things):
         yield from tensors_in(thing) if isinstance(thing, (list, tuple)) else [thing]
 
 
-@pytest.mark.parametrize("backend", ["auto", "eager"])
+@pytest.mark.parametrize("backend", ["triton"] if TRITON else ["auto", "eager"])
 @pytest.mark.parametrize("what", WRONG)
 def test_wrong_call(what, backend):
     argument, call, make = WRONG[what]
@@ -348,6 +349,7 @@ def test_wrong_call(what, backend):
         assert torch.equal(tensor.nan_to_num(), original.nan_to_num()), "an argument was changed"
 
 
+@natively
 @pytest.mark.parametrize("what", WRONG)
 def test_the_kernels_refuse_by_themselves(what, monkeypatch):
     """With the ops' Python checks taken away no wrong call gets through to memory: the kernels refuse it."""

@@ -5,7 +5,7 @@ import threading
 import cases
 import pytest
 import torch
-from cases import CASES, DTYPES, SIZES, TOLERANCE, WITH_GRADIENTS
+from cases import CASES, DTYPES, HUGE, LONG, SIZES, TOLERANCE, WITH_GRADIENTS, natively
 
 import fmkernels as fk
 from fmkernels import backend
@@ -74,9 +74,10 @@ def test_half_is_the_float32_result_rounded_once(case, dtype):
     assert_same(halves, [f.to(h.dtype) for h, f in zip(halves, floats, strict=True)], case.name)
 
 
+@natively  # the interpreter runs programs one after another: no atomics, says make triton-check
 @every_case
 def test_same_bits_for_any_number_of_threads_and_every_run(case):
-    inputs = case.inputs(70001, torch.float32)
+    inputs = case.inputs(LONG, torch.float32)
     threads = torch.get_num_threads()
     runs = []
     try:
@@ -120,7 +121,7 @@ def test_empty_batches(case, n, monkeypatch):
 
 @every_case
 def test_huge_rows(case):
-    inputs = case.inputs(100003, torch.float32)
+    inputs = case.inputs(HUGE, torch.float32)
     got, expected = case.outputs(inputs), in_double(case, inputs, "outputs")
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a.double(), b.double(), atol=2e-6, rtol=2e-5, equal_nan=True)
@@ -170,6 +171,7 @@ def test_written_out_gradients_equal_autograds(case, monkeypatch):
         torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-9)
 
 
+@natively
 @every_case
 def test_calls_from_several_python_threads(case):
     inputs = case.inputs(5003, torch.float32)

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from cases import assert_close
+from cases import SERVING, assert_close
 from torch.distributions import Normal, kl_divergence
 
 import fmkernels as fk
 
 
-@pytest.mark.parametrize("backend", ["cpp", "eager"])
+@pytest.mark.parametrize("backend", SERVING)
 def test_z_kl_and_statistics(backend):
     torch.manual_seed(0)
     mu, logvar, eps = torch.randn(6, 4, 9, 5) * 2, torch.randn(6, 4, 9, 5) - 1, torch.randn(6, 4, 9, 5)
@@ -42,7 +42,7 @@ def test_variance_far_from_zero():
     assert_close(stats["z_init/var"].double(), z.double().var(unbiased=False), rtol=2e-3, atol=0)
 
 
-@pytest.mark.parametrize("backend", ["cpp", "eager"])
+@pytest.mark.parametrize("backend", SERVING)
 def test_clamp_lets_the_gradient_back_in(backend):
     logvar = torch.tensor([[-9.0, -9.0, 0.0, 9.0, 9.0]], requires_grad=True)
     mu, eps = torch.zeros(1, 5, requires_grad=True), torch.tensor([[1.0, -1.0, 1.0, 1.0, -1.0]])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import assert_close
+from cases import SERVING, assert_close
 
 import fmkernels as fk
 
@@ -14,7 +14,7 @@ def time_parameter(tensors, name, log_snr):
     return fk.tdp(*four, log_snr / 4, weight_offset=1.0)
 
 
-@pytest.mark.parametrize("backend", ["cpp", "eager"])
+@pytest.mark.parametrize("backend", SERVING)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", ["tdrms", "tdrms_bias", "tdln"])
 def test_golden(golden, name, rows, backend):
@@ -81,7 +81,7 @@ def test_list_of_66_skips():
     assert_close(fk.td_layer_norm(parts, weight, bias), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["cpp", "eager"])
+@pytest.mark.parametrize("backend", SERVING)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("norm", [fk.td_rms_norm, fk.td_layer_norm])
 def test_out_is_the_result_in_memory_of_ones_own(norm, dtype, backend):

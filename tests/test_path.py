@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import assert_close
+from cases import SERVING, assert_close
 
 import fmkernels as fk
 
@@ -64,7 +64,7 @@ def seed_003(v_pred, v_tgt, t):
     return ret
 
 
-@pytest.mark.parametrize("backend", ["cpp", "eager"])
+@pytest.mark.parametrize("backend", SERVING)
 @pytest.mark.parametrize(
     "t", [torch.linspace(0, 1, 16), torch.arange(16) / 10 % 1.0, torch.full((16,), 0.3)], ids=["grid", "edges", "one"]
 )

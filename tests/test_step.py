@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cases import assert_close
+from cases import TRITON, assert_close
 
 import fmkernels as fk
 
@@ -61,7 +61,7 @@ def test_in_place_on_views():
     assert (trace[:, [0, 1, 3, 4, 5, 6]] == -1).all()
 
 
-@pytest.mark.parametrize("steps", [5, 10, 20, 50, 100])
+@pytest.mark.parametrize("steps", [5, 10, 20, 50, 100][: 1 if TRITON else None])
 def test_an_fp32_state_does_not_lose_the_integration(steps):
     """Seed 004: with a bf16 state more steps are worse (1.5e-2 at 100); here the error is flat in N."""
     torch.manual_seed(0)

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from cases import assert_close
+from cases import SERVING, assert_close, natively
 
 import fmkernels as fk
 
@@ -17,7 +17,7 @@ def make_params(sizes, seed=0, dtype=torch.float32):
     return [tuple(torch.randn(n, generator=generator).to(dtype) for _ in range(4)) for n in sizes]
 
 
-@pytest.mark.parametrize("backend", ["cpp", "eager"])
+@pytest.mark.parametrize("backend", SERVING)
 @pytest.mark.parametrize("tag", ["b1_d1024", "b5_d513", "b3_d66x32"])
 def test_golden(golden, tag, backend):
     g = {k.removeprefix(f"{tag}."): v for k, v in golden("tdp").items() if k.startswith(f"{tag}.")}
@@ -101,6 +101,7 @@ def test_group_of_many_shapes_and_dtypes():
         assert_close(out, fk.tdp(*(x.float() for x in four), times, weight_offset=1.0))
 
 
+@natively
 def test_group_is_one_native_call():
     group = fk.TdpGroup(make_params(MODEL_256))
     group.pin()  # made once, before the loop

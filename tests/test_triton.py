@@ -1,0 +1,284 @@
+"""The Triton backend in the interpreter: launches, tables of addresses, mixtures, tuning.
+
+Run by ``make test`` in a process of its own, after the native kernels' tests have been run there on these kernels.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from cases import CASES, TRITON, assert_close
+
+import fmkernels as fk
+from fmkernels import backend
+
+pytestmark = pytest.mark.skipif(
+    not TRITON, reason="wants FMKERNELS_BACKEND=triton TRITON_INTERPRET=1, as make test does"
+)
+ROOT = Path(__file__).parent.parent
+if TRITON:
+    import interpreter
+
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from count_launches import Launches
+
+    from fmkernels import triton as kernels
+    from fmkernels.triton import _launch, norm
+
+    MODULES = [m for name, m in sys.modules.items() if name.startswith("fmkernels.triton.") and hasattr(m, "launch")]
+
+
+def r(*sizes, dtype=torch.float32):
+    return torch.randn(sizes).to(dtype)
+
+
+def dense_calls(n=64):
+    """op -> a call of it on dense tensors, as a model makes them; no tensor is given twice."""
+
+    def x(dtype=torch.float32):
+        return r(2, n, dtype=dtype)
+
+    def row():
+        return r(n)
+
+    def four():
+        return [row() for _ in range(4)]
+
+    def lists():
+        return [[row(), row()] for _ in range(4)]
+
+    def wide():
+        return r(2, norm.ROW + 8)
+
+    t = r(2)
+    step = (0.1, None, 1.0, 0.5, 3.0, 1.0)
+    return {
+        "tdp": (*four(), t, 1.0),
+        "tdp_out": (*four(), t, 1.0, x()),
+        "tdp_backward": (x(), *four(), t, 1.0),
+        "tdp_group": (*lists(), t, 1.0),
+        "tdp_group_out": (*lists(), t, 1.0, r(2, 2 * n)),
+        "tdp_group_backward": (r(2, 2 * n), *lists(), t, 1.0),
+        "td_norm": ([x()], row(), row(), x(), 1e-5, True),
+        "td_norm, a list": ([x(), x()], r(2 * n), None, None, 1e-5, False),
+        "td_norm, wide": ([wide()], r(norm.ROW + 8), None, wide(), 1e-5, True),
+        "td_norm_out": ([x()], row(), None, None, 1e-5, False, x(), None),
+        "td_norm_backward": (x(), x(), [x()], row(), r(2, 2), 1e-5, True),
+        "td_norm_backward, wide": (wide(), wide(), [wide()], r(norm.ROW + 8), r(2, 2), 1e-5, True),
+        "td_norm_backward, wide half": (wide(), None, [wide().half()], r(norm.ROW + 8), r(2, 2), 1e-5, True),
+        "gelu_mul": (x(), x()),
+        "gelu_mul, halves": (x(), None),
+        "gelu_mul_backward": (x(), x(), x()),
+        "psi": (t, x(), x(), 0.1, 1.0),
+        "dt_psi": (x(), x(), 0.1, 1.0),
+        "flow_pair": (t, x(), x(), 0.1, 1.0, torch.bfloat16),
+        "psi_backward": (x(), t, x(), x(), 0.1, 1.0),
+        "velocity_stats": (x(), x(), x(), None, 0.1, 1.0),
+        "velocity_stats, a target": (x(), None, None, x(), 0.1, 1.0),
+        "velocity_summary": (r(2, 9), t, 64, 10),
+        "flow_loss": (x(), x(), x(), None, t, 0.1, 1.0),
+        "flow_loss_backward": (t, x(), x(), x(), None, t, 0.1, 1.0),
+        "step_": (x(), x(), x(), x(), *step, x(torch.half), r(2, 5)),
+        "step_, without statistics": (x(), x(), None, None, *step, None, None),
+        "reparameterize": (x(), x(), x(), -6.0, 6.0),
+        "reparameterize_backward": (x(), t, x(), x(), x(), -6.0, 6.0),
+    }
+
+
+# Where a tensor is not read once or written once: (times read, times written). The rest is read or written once.
+ACCOUNT = {
+    "td_norm": {"scale": (2, 0), "offset": (2, 0)},  # a norm's parameters: by each of the two programs
+    "td_norm_out": {"scale": (2, 0), "y": (0, 1)},
+    "td_norm_backward": {"scale": (2, 0)},
+    "td_norm, a list": {"x[0]": (2, 0), "x[1]": (2, 0), "scale": (2, 0)},
+    "td_norm, wide": {"x[0]": (2, 0), "residual": (2, 0), "scale": (2, 0), "offset": (2, 0)},
+    "td_norm_backward, wide": {"grad_y": (3, 0), "s[0]": (3, 0), "scale": (4, 0)},
+    "td_norm_backward, wide half": {"grad_y": (3, 0), "s[0]": (4, 0), "scale": (4, 0)},
+    "psi_backward": {"x0": (0, 0), "x1": (0, 0)},  # only their dtypes matter
+    "step_": {"x": (1, 1), "low": (0, 1)},
+    "step_, without statistics": {"x": (1, 1)},
+    "tdp_out": {"out": (0, 1)},
+    "tdp_group_out": {"out": (0, 1)},
+}
+
+
+@pytest.mark.parametrize("name", dense_calls() if TRITON else [])
+def test_the_byte_account(name):
+    """Every tensor of a size is read once and written once; ACCOUNT has the exceptions, ARCHITECTURE the reasons."""
+    arguments = dense_calls(2200)[name]  # some chunks, some blocks, a few rows
+    op = backend.OPS[name.split(",")[0]]
+    with interpreter.Traffic() as traffic, torch.no_grad():
+        results = getattr(kernels, op.name)(*arguments)
+    expected = ACCOUNT.get(name, {})
+    for parameter, value in zip(op.overload._schema.arguments, arguments, strict=True):
+        parts = value if isinstance(value, list) else [value]
+        for i, tensor in enumerate(parts):
+            where = (
+                f"{parameter.name}[{i}]" if parameter.name in ("x", "s") and isinstance(value, list) else parameter.name
+            )
+            if isinstance(tensor, torch.Tensor) and tensor.numel() > 1000:
+                assert traffic.of(tensor) == expected.get(where, (1, 0)), where
+    for i, tensor in enumerate(results if isinstance(results, tuple) else [results]):
+        if tensor is not None and tensor.numel() > 1000:
+            assert traffic.of(tensor) == (0, 1), f"result {i}"
+
+
+def test_launches_of_every_op(monkeypatch):
+    """Kernels by a hook on the launcher, torch's own by dispatch: together what LAUNCHES says, and within limits."""
+    started = []
+    for module in MODULES:
+        monkeypatch.setattr(module, "launch", lambda kernel, *_, **__: started.append(kernel))
+    counted = {}
+    for name, arguments in dense_calls().items():
+        op = name.split(",")[0]
+        started.clear()
+        with torch.no_grad(), Launches() as by_torch:
+            getattr(kernels, op)(*arguments)
+        assert by_torch.counts.total() == 0, f"{name}: {by_torch.counts}"
+        counted[op] = max(counted.get(op, 0), len(started))
+    assert counted == kernels.LAUNCHES
+    assert counted.keys() == backend.OPS.keys()
+    limits = {"tdp_group": 1, "flow_pair": 1, "gelu_mul": 1, "td_norm": 1, "td_norm_backward": 2}
+    limits |= {"velocity_stats": 2, "step_": 2}
+    assert all(counted[name] <= limit for name, limit in limits.items())
+
+
+def test_the_hook_sees_what_runs():
+    seen = []
+    _launch.hooks.append(lambda kernel, grid, args, meta: seen.append((kernel.__name__, grid)))
+    try:
+        fk.flow_pair(torch.rand(3), r(3, 2000), r(3, 2000))
+        fk.flow_pair(torch.rand(3), r(3, 0), r(3, 0))  # nothing to do, nothing started
+    finally:
+        _launch.hooks.clear()
+    assert seen == [("_path", 6)]
+
+
+def test_a_group_of_every_mixture_is_one_launch(monkeypatch):
+    dtypes = [torch.float32, torch.bfloat16, torch.float16]
+    params = [tuple(r(40, dtype=dtypes[(i * j + i) % 3]) for j in range(4)) for i in range(5)] + [tuple(r(4, 0))]
+    seen, times = [], torch.randn(3)
+    monkeypatch.setattr(_launch, "hooks", [lambda kernel, *_: seen.append(kernel)])
+    with torch.no_grad():
+        got = fk.tdp_group(params, times)
+    assert len(seen) == 1
+    for out, four in zip(got, params, strict=True):
+        assert_close(out, fk.tdp(*(p.float() for p in four), times, weight_offset=1.0))
+
+
+def test_a_table_is_made_once_and_follows_the_storage():
+    group, times = fk.TdpGroup([tuple(r(4, 33)) for _ in range(7)]), torch.randn(2)
+    with torch.no_grad():
+        first = fk.tdp_group(group, times, out=group.buffer(2))
+        made = _launch._table.cache_info().misses
+        group.params[3][1].mul_(2)
+        fk.tdp_group(group, times, out=group.buffer(2))
+        assert _launch._table.cache_info().misses == made
+        group.params[3][1].data = r(33)
+        fk.tdp_group(group, times, out=group.buffer(2))
+        assert _launch._table.cache_info().misses == made + 1
+    assert_close(first[3], fk.tdp(*group.params[3], times, weight_offset=1.0))
+
+
+def test_capturing_wants_a_table_that_is_there(monkeypatch):
+    """A graph would upload it when it runs, and know its address for good; by a stand-in for the device."""
+    gpu, capturing = torch.device("cuda", 0), [False]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: type("Stream", (), {"cuda_stream": 7}))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *args, **kwargs: self)
+    monkeypatch.setattr(_launch, "_captured", [])
+    known = _launch.table(gpu, list, (1, 2))
+    capturing[0] = True
+    assert _launch.table(gpu, list, (1, 2)) is known
+    assert _launch._captured == [known]
+    with pytest.raises(RuntimeError, match="run the step once"):
+        _launch.table(gpu, list, (3, 4))
+    capturing[0] = False
+    assert _launch.table(gpu, list, (3, 4)).tolist() == [3, 4]
+
+
+def test_float64_is_the_eager_ops():
+    x = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(fk.gelu_mul, (x, x.detach().clone()))
+    state = torch.zeros(2, 5)
+    fk.euler_step_(state, torch.ones(2, 5), torch.tensor(0.5, dtype=torch.float64))  # one number is no reason
+    assert state.eq(0.5).all()
+
+
+def test_rows_of_parameters_far_apart():
+    """The values of a group are columns of one tensor: their rows are read where they are."""
+    x, table = r(3, 4, 32), r(3, 100)
+    scale, offset = table[:, 10:42], table[:, 50:82]
+    assert_close(fk.td_rms_norm(x, scale, offset), fk.td_rms_norm(x, scale.contiguous(), offset.contiguous()))
+    assert_close(fk.td_layer_norm(x, scale.T.contiguous().T, offset), fk.td_layer_norm(x, scale, offset))
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_every_row_of_the_norms_table(center):
+    with fk.use_backend("eager"):
+        made = {width: (r(3, 2, width), r(width), r(width)) for width in (*norm.ROWS, 100, 3000)}
+    for width, (x, scale, offset) in made.items():
+        call = fk.td_layer_norm if center else fk.td_rms_norm
+        leaves = [y.clone().requires_grad_() for y in (x, scale, offset)]
+        got = call(*leaves)
+        grads = torch.autograd.grad(got.square().sum(), leaves)
+        with fk.use_backend("eager"):
+            expected = call(*leaves)
+            oracle = torch.autograd.grad(expected.square().sum(), leaves)
+        assert_close(got, expected, atol=1e-5)
+        for name, a, b in zip(("x", "scale", "offset"), grads, oracle, strict=True):
+            assert_close(a, b, atol=1e-4, rtol=1e-4), (width, name)
+
+
+def test_every_row_of_the_chunk_table():
+    """Also the largest, whose partial sums a combining program takes in several turns."""
+    for n in (1 << 12, (1 << 18) + 3):
+        v, x0, x1 = r(1, n), r(1, n), r(1, n)
+        got = fk.velocity_stats(v, x0, x1).sums
+        with fk.use_backend("eager"):
+            assert_close(got, fk.velocity_stats(v.double(), x0.double(), x1.double()).sums.float(), rtol=1e-4)
+
+
+TUNING = """
+import time, torch, triton
+from triton.runtime.autotuner import Autotuner
+tried = []
+def bench(self, *args, config, **meta):
+    tried.append(config)
+    current = {**meta, **config.all_kwargs()}
+    full = {**self.nargs, **current}
+    self.pre_hook(full)
+    self.fn.run(*args, **current)
+    self.post_hook(full, exception=None)
+    return [float(len(tried)), 0.0, 0.0]
+Autotuner._bench = bench
+import fmkernels as fk
+x, v = torch.randn(2, 3000), torch.randn(2, 3000)
+expected = x + 0.5 * v
+fk.euler_step_(x, v, 0.5)
+torch.testing.assert_close(x, expected)
+torch.testing.assert_close(fk.td_rms_norm(x, v[0]), x / (x.norm(dim=-1, keepdim=True) * 3000**-0.5) * v[0])
+print(len(tried))
+"""
+
+
+def test_tuning_on_request_gives_the_same_results():
+    """FMKERNELS_AUTOTUNE=1 wraps the kernels in triton.autotune; x is put back between trials."""
+    run = subprocess.run(
+        [sys.executable, "-c", TUNING], env={**os.environ, "FMKERNELS_AUTOTUNE": "1"}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) > 6
+
+
+def test_every_case_is_served_by_triton(monkeypatch):
+    """None of the tables above was computed by anything else."""
+    for case in CASES:
+        seen = []
+        monkeypatch.setattr(_launch, "hooks", [lambda kernel, *_, seen=seen: seen.append(kernel)])
+        case.outputs(case.inputs(5, torch.float32))
+        assert seen, case.name

@@ -1,0 +1,77 @@
+"""tools/triton_check.py finds what it is there to find: kernels made wrong on purpose, compiled for absent GPUs."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
+triton = pytest.importorskip("triton")
+tl = triton.language
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
+import triton_check  # noqa: E402
+
+
+@triton.jit
+def sound(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n) * 2, mask=i < n)
+
+
+@triton.jit
+def atomic(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(out, tl.sum(tl.load(x + i, mask=i < n, other=0.0)))
+
+
+@triton.jit
+def strided(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + 2 * i, mask=i < n) * 2, mask=i < n)
+
+
+@triton.jit
+def hoarding(x, out, n, BLOCK: tl.constexpr):
+    """Holds more than the registers do."""
+    i = tl.arange(0, BLOCK)
+    kept = tl.load(x + i, mask=i < n, other=0.0)
+    tl.store(out + i, kept * tl.sum(kept), mask=i < n)
+
+
+@pytest.fixture
+def problems_of(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+    def problems(kernel, target, block):
+        x = torch.empty(block)
+        launch = triton_check.Launch(kernel, 1, (x, x, block), 128, {"BLOCK": block}, aligned=True)
+        return triton_check.check(launch, target, 120)[1]
+
+    return problems
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_120", "gfx942"])
+@pytest.mark.parametrize(
+    ("kernel", "block", "complaint"),
+    [(sound, 1024, None), (atomic, 1024, "atomics"), (strided, 1024, "under 16 bytes"), (hoarding, 1 << 17, "spill")],
+    ids=lambda x: getattr(getattr(x, "fn", None), "__name__", None),
+)
+def test_what_is_wrong_is_found(problems_of, kernel, block, complaint, target):
+    problems = problems_of(kernel, target, block)
+    assert any(complaint in problem for problem in problems) if complaint else problems == []
+
+
+def test_every_kernel_is_recorded_in_every_dtype():
+    found = triton_check.recorded()
+    names = {launch.name.split(" ")[0] for launch in found}
+    sources = (Path(triton_check.__file__).parent.parent / "fmkernels" / "triton").glob("[a-z]*.py")
+    launched = {
+        f"{path.stem}.{name}" for path in sources for name in re.findall(r"\blaunch\(\s*(_\w+)", path.read_text())
+    }
+    assert launched
+    assert names == launched
+    for dtype in ("f32x", "f16x", "bf16x"):
+        assert sum(f",{dtype}" in launch.name or f" {dtype}" in launch.name for launch in found) > 50
