@@ -1,0 +1,299 @@
+"""Compiles every Triton kernel ahead of time, as its op would launch it, for GPUs that are not here.
+
+python tools/triton_check.py [--targets sm_90,gfx942] [--kernels norm] [--limit 120] [--jobs 2]
+
+The ops are called with their launches recorded instead of made: every dtype, every row of the block tables, aligned
+and not. Each is compiled for each target by triton's own path, under a time limit. The table shows registers, stack
+bytes, shared memory, the widths of global loads and stores, atomics. Fails on a spill, an atomic, an access narrower
+than 16 bytes where alignment allows it, or a compilation that fails or takes too long. Nothing is executed.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import dataclasses
+import itertools
+import math
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TARGETS = {
+    "sm_80": ("cuda", 80, 32),
+    "sm_90": ("cuda", 90, 32),
+    "sm_100": ("cuda", 100, 32),
+    "sm_120": ("cuda", 120, 32),
+    "gfx942": ("hip", "gfx942", 64),
+}
+# These add up a few partial sums, or numbers of each sample: nothing there is worth 16 bytes.
+TINY = {"_to_times", "_statistics", "_combine", "_summary"}
+
+
+@dataclasses.dataclass
+class Launch:
+    """One kernel with the arguments its op gave it."""
+
+    kernel: object
+    grid: int
+    args: tuple
+    threads: int
+    meta: dict
+    aligned: bool
+
+    @property
+    def module(self):
+        return self.kernel.fn.__module__.split(".")[-1]
+
+    @property
+    def name(self):
+        dtypes = [str(x.dtype).removeprefix("torch.") for x in self.args if hasattr(x, "dtype")]
+        short = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "table"}
+        runs = [f"{short[d]}x{len(list(g))}" for d, g in itertools.groupby(dtypes)]
+        meta = " ".join(f"{k}={v}" for k, v in self.meta.items() if v not in (None, False))
+        meta += f" threads={self.threads}"
+        return f"{self.module}.{self.kernel.fn.__name__} {','.join(runs)} {meta}{'' if self.aligned else ' unaligned'}"
+
+    @property
+    def key(self):
+        return (self.name, tuple(x is None for x in self.args))
+
+
+def ops(dtype, parameter, shift):
+    """Every op, called so that every kernel, and every row of the block tables, is reached.
+
+    shift: elements by which tensors start off alignment.
+    """
+    import torch
+
+    from fmkernels import triton as ours
+    from fmkernels.triton import _launch, norm
+
+    def fresh(*sizes, like=dtype):
+        count = torch.Size(sizes).numel()
+        return torch.empty(count + 8, dtype=like)[shift : shift + count].view(sizes)
+
+    def odd(n):
+        return n if shift == 0 else n - 1
+
+    wide = torch.float32
+    for n in {min(limit, 1 << 19) for limit in _launch.CHUNKS}:
+        x, t, weight = fresh(2, odd(n)), fresh(2, like=wide), fresh(2, like=wide)
+        grad = fresh(2, odd(n))
+        ours.psi(t, x, x, 0.1, 1.0)
+        ours.dt_psi(x, x, 0.1, 1.0)
+        ours.flow_pair(t, x, x, 0.1, 1.0, None)
+        ours.psi_backward(grad, t, x, x, 0.1, 1.0)
+        ours.velocity_stats(x, x, x, None, 0.1, 1.0)
+        ours.flow_loss(x, None, None, x, weight, 0.1, 1.0)
+        ours.flow_loss_backward(t, x, x, x, None, weight, 0.1, 1.0)
+        ours.flow_loss_backward(t, x, None, None, x, None, 0.1, 1.0)
+        ours.gelu_mul(x, x)
+        ours.gelu_mul(fresh(2, 2 * odd(n)), None)
+        ours.gelu_mul_backward(grad, x, x)
+        ours.reparameterize_backward(grad, t, x, x, x, -6.0, 6.0)
+        state, stats = fresh(2, odd(n), like=wide), fresh(2, 5, like=wide)
+        ours.step_(state, x, None, x, 0.1, None, 1.0, 0.0, 3.0, 1.0, x, stats)
+        ours.step_(state, x, x, None, 0.0, t[:1], 1.5, -0.5, 1.0, 1.0, None, None)
+    ours.reparameterize(x, x, x, -6.0, 6.0)
+    ours.velocity_summary(fresh(2, 9, like=wide), t, 64, 10)
+    for width in [*norm.ROWS, 2 * norm.ROW]:
+        x, scale, one = fresh(4, 2, odd(width)), fresh(4, odd(width), like=parameter), fresh(odd(width), like=parameter)
+        stat = fresh(8, 2, like=wide)
+        ours.td_norm([x], scale, None, x, 1e-8, False)
+        ours.td_norm([x], one, one, None, 1e-5, True)
+        ours.td_norm_backward(x, x, [x], scale, stat, 1e-8, False)
+        ours.td_norm_backward(x, None, [x], one, stat, 1e-5, True)
+    parts, scale = [fresh(4, 2, odd(1024)) for _ in range(3)], fresh(4, 3 * odd(1024), like=parameter)
+    ours.td_norm(parts, scale, scale, None, 1e-5, True)
+    ours.td_norm_backward(fresh(4, 2, 3 * odd(1024)), None, parts, scale, stat, 1e-5, True)
+    four, times = [fresh(odd(2048), like=parameter) for _ in range(4)], fresh(3, like=wide)
+    ours.tdp(*four, times, 1.0)
+    ours.tdp_backward(fresh(3, odd(2048), like=parameter), *four, times, 1.0)
+    ours.tdp_group(*[[x, x] for x in four], times, 1.0)
+    ours.tdp_group_backward(fresh(3, 2 * odd(2048), like=parameter), *[[x, x] for x in four], times, 1.0)
+
+
+def recorded():
+    """Every distinct launch of every op."""
+    import torch
+
+    from fmkernels import triton as ours
+
+    found, aligned = {}, True
+
+    def record(kernel, grid, *args, threads=128, **meta):
+        assert grid > 0, kernel
+        launch = Launch(kernel, grid, args, threads, meta, aligned)
+        found.setdefault(launch.key, launch)
+
+    modules = [m for name, m in sys.modules.items() if name.startswith("fmkernels.triton.") and hasattr(m, "launch")]
+    launch_one = modules[0].launch
+    for module in modules:
+        module.launch = record
+    halves = (torch.float16, torch.bfloat16)
+    for dtype, parameter in [(torch.float32,) * 2, *((half, half) for half in halves), (halves[1], torch.float32)]:
+        ops(dtype, parameter, 0)
+    aligned = False
+    ops(torch.bfloat16, torch.bfloat16, 1)
+    mixed = [torch.empty(64, dtype=dtype) for dtype in (torch.float32, *halves)]
+    ours.tdp_group(mixed, mixed, mixed, mixed, torch.empty(2), 1.0)  # read by their codes
+    for module in modules:
+        module.launch = launch_one
+    return list(found.values())
+
+
+class Absent:
+    """A driver without a device: triton compiles for its target as if it were there."""
+
+    def __init__(self, index, target):
+        self.index, self.target = index, target
+
+    def get_current_target(self):
+        return self.target
+
+    def get_current_device(self):
+        return self.index  # kernels are kept by device
+
+    def get_current_stream(self, device=None):
+        return 0
+
+
+AMD_SIZES = {"dwordx4": 16, "dwordx3": 12, "dwordx2": 8, "dword": 4, "ushort": 2, "short": 2, "ubyte": 1, "byte": 1}
+ELEMENT = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2}
+
+
+def accesses(asm):
+    """Bytes of each global load and store of the program text -> at how many addresses."""
+    found = {
+        (int(count or 1) * int(bits) // 8, address)
+        for count, bits, address in re.findall(r"\b(?:ld|st)\.global\S*?(?:\.v(\d))?\.[bfsu](\d+) .*?(\[ .*? \])", asm)
+    }
+    names = "|".join(AMD_SIZES)
+    for kind, operands in re.findall(rf"\b(?:global|buffer)_(?:load|store)_({names})\w* (.*)", asm):
+        found.add((AMD_SIZES[kind], operands))
+    return collections.Counter(size for size, _ in found)
+
+
+def narrow_by_nature(ttgir, threads):
+    """Loads and stores that have less than 16 bytes for each thread: single numbers, one number a row, a short row."""
+    count = 0
+    for line in ttgir.split("\n"):
+        if not re.search(r"\b(tt\.|amdg\.buffer_)(load|store) ", line):
+            continue
+        kind = line.split(" loc(")[0].rsplit(" : ", 1)[1]
+        element = ELEMENT[re.search(r"(bf16|f16|f32|f64|i16|i32|i64)[,>]", kind)[1]]
+        sizes = [int(size) for size in re.findall(r"(\d+)x", kind.split("!tt")[0].split(",")[0])]
+        if not sizes or sizes[-1] == 1:
+            count += math.prod(sizes)
+        elif math.prod(sizes) * element < 16 * threads:
+            count += 1
+    return count
+
+
+def resources(compiled):
+    """registers, stack and spill bytes, shared memory, as the assembler reports them."""
+    if "amdgcn" in compiled.asm:
+        facts = {key: int(value) for key, value in re.findall(r"\.(\w+):\s+(\d+)", compiled.asm["amdgcn"])}
+        spilled = facts["vgpr_spill_count"] + facts["sgpr_spill_count"]
+        return facts["vgpr_count"], facts["private_segment_fixed_size"] + spilled, compiled.metadata.shared
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    facts = {k: int(v) for k, v in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
+    return facts["REG"], facts["STACK"] + facts["LOCAL"], compiled.metadata.shared
+
+
+def check(launch, target_name, limit):
+    """Compiles one launch for one target -> the row of the table, and what is wrong with it."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    from fmkernels.triton._launch import options as launch_options
+
+    names = list(TARGETS)
+    driver.set_active(Absent(names.index(target_name), GPUTarget(*TARGETS[target_name])))
+    signal.alarm(limit)  # ends the process: a compiler in C++ does not look for signals
+    started = time.perf_counter()
+    options = launch_options(launch.threads, TARGETS[target_name][2])
+    compiled = launch.kernel.warmup(*launch.args, grid=(launch.grid,), **options, **launch.meta)
+    seconds = time.perf_counter() - started
+    signal.alarm(0)
+    asm = compiled.asm.get("ptx") or compiled.asm["amdgcn"]
+    registers, stack, shared = resources(compiled)
+    found, atomics = accesses(asm), len(re.findall(r"^\s*(?:@\S+ )?(?:atom|red)\.|_atomic_", asm, re.M))
+    problems = []
+    if stack:
+        problems.append(f"{stack} bytes of stack: registers spill")
+    if atomics:
+        problems.append(f"{atomics} atomics")
+    narrow = sum(found[size] for size in found if size < 16)
+    by_nature = narrow_by_nature(compiled.asm["ttgir"], compiled.metadata.num_warps * TARGETS[target_name][2])
+    if launch.aligned and launch.kernel.fn.__name__ not in TINY and narrow > by_nature:
+        problems.append(f"{narrow} accesses under 16 bytes, {by_nature} by nature")
+    text = " ".join(f"{size}Bx{n}" for size, n in sorted(found.items(), reverse=True))
+    return (target_name, launch.name, registers, stack, shared, text, atomics, seconds), problems
+
+
+def start(kernels):
+    global launches
+    os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="triton-check-")  # compile, do not remember
+    launches = [x for x in recorded() if kernels in x.name]
+
+
+def work(target, index, limit):
+    return check(launches[index], target, limit)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--targets", default=",".join(TARGETS))
+    parser.add_argument("--kernels", default="", help="only those whose name has this in it")
+    parser.add_argument("--limit", type=int, default=120, help="seconds a compilation may take")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    options = parser.parse_args()
+    assert "TRITON_INTERPRET" not in os.environ, "unset TRITON_INTERPRET: it replaces the compiler"
+    import triton
+
+    start(options.kernels)
+    targets = options.targets.split(",")
+    print(f"triton {triton.__version__}: {len(launches)} launches for {', '.join(targets)}", flush=True)
+    tasks, failures, rows = [(t, i) for t in targets for i in range(len(launches))], [], []
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(options.jobs, context, start, (options.kernels,)) as pool:
+        futures = {pool.submit(work, target, i, options.limit): (target, i) for target, i in tasks}
+        for done, future in enumerate(concurrent.futures.as_completed(futures), 1):
+            target, i = futures[future]
+            try:
+                row, problems = future.result()
+            except concurrent.futures.process.BrokenProcessPool:
+                sys.exit(f"{target} {launches[i].name}: this or its neighbour took longer than {options.limit} s")
+            except Exception as error:
+                problems = [f"does not compile: {error!r}"[:300]]
+            else:
+                rows.append(row)
+            failures += [f"{target} {launches[i].name}: {problem}" for problem in problems]
+            if sys.stderr.isatty():
+                print(f"\r{done}/{len(tasks)}", end="", file=sys.stderr, flush=True)
+    print(f"{'target':8}{'regs':>5}{'stack':>6}{'shared':>7}{'atomics':>8}{'s':>6}  accesses; kernel")
+    for target, name, registers, stack, shared, text, atomics, seconds in sorted(rows, key=lambda r: (r[1], r[0])):
+        print(f"{target:8}{registers:5}{stack:6}{shared:7}{atomics:8}{seconds:6.1f}  {text}; {name}")
+    for target in targets:
+        of = [row for row in rows if row[0] == target]
+        registers, shared = (max((row[k] for row in of), default=0) for k in (2, 4))
+        print(f"{target}: {len(of)} compiled, at most {registers} registers, {shared} bytes shared")
+    print("\n".join(failures) or "no spill, no atomic, no needlessly narrow access")
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()
