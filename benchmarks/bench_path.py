@@ -25,7 +25,8 @@ def seed_003(v, x0, x1, t):
     ret["flow/nmse"] = (res.pow(2).mean() / v_tgt.pow(2).mean().clamp_min(1e-12)).item()
     ret["flow/cos"] = F.cosine_similarity(v.flatten(1), v_tgt.flatten(1), dim=1).mean().item()
     ret["flow/speed_ratio"] = (v.flatten(1).norm(dim=1) / (v_tgt.flatten(1).norm(dim=1) + 1e-12)).mean().item()
-    idx = torch.bucketize(t, torch.tensor([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])) - 1
+    edges = torch.tensor([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0], device=t.device)
+    idx = torch.bucketize(t, edges) - 1
     for b in range(10):
         m = idx == b
         if m.any():
@@ -47,8 +48,9 @@ def vectorised(v, x0, x1, t):
     error, p2, q2 = ((pred - target) ** 2).sum(1), (pred**2).sum(1), (target**2).sum(1)
     cos = (pred * target).sum(1) / (p2.sqrt() * q2.sqrt()).clamp_min(1e-8)
     speed = p2.sqrt() / (q2.sqrt() + 1e-12)
-    slices = torch.bucketize(t, torch.arange(1, 10) / 10) == torch.arange(10)[:, None]
-    rows = torch.cat([torch.ones(1, len(t), dtype=torch.bool), slices]).float()
+    tenths = torch.arange(10, device=t.device)
+    slices = torch.bucketize(t, tenths[1:] / 10) == tenths[:, None]
+    rows = torch.cat([torch.ones_like(t, dtype=torch.bool)[None], slices]).float()
     total = rows @ torch.stack([error, q2, cos, speed, torch.ones_like(error)], dim=1)
     table = (total[:, :4] / torch.stack([total[:, 1], total[:, 1], total[:, 4], total[:, 4]], dim=1)).tolist()
     counts = total[:, 4].tolist()

@@ -15,7 +15,7 @@ def eager_step(x, vc, vu, low):
     columns = [x.abs().flatten(1).mean(1), v.abs().flatten(1).mean(1), delta.square().flatten(1).mean(1).sqrt()]
     x.add_(delta)
     low.copy_(x)
-    columns += [(~torch.isfinite(x)).flatten(1).sum(1).float(), torch.full((x.shape[0],), DT)]
+    columns += [(~torch.isfinite(x)).flatten(1).sum(1).float(), x.new_full((x.shape[0],), DT)]
     return x, low, torch.stack(columns, dim=1)
 
 

@@ -71,7 +71,7 @@ def group_cases():
     training = fk.TdpGroup(leaves)
     flat = [x for four in leaves for x in four]
 
-    seeds = [torch.randn(2, n) for n in MODEL_256]
+    seeds, both = [torch.randn(2, n) for n in MODEL_256], torch.ones(2)
 
     def backward(outputs):
         return torch.autograd.grad(outputs, flat, seeds)
@@ -79,8 +79,8 @@ def group_cases():
     yield Bench(
         "tdp_group 171 params, T=2, forward + backward",
         {
-            "eager": lambda: backward([eager_tdp(*four, torch.ones(2)) for four in leaves]),
-            "fmkernels": lambda: backward(fk.tdp_group(training, torch.ones(2))),
+            "eager": lambda: backward([eager_tdp(*four, both) for four in leaves]),
+            "fmkernels": lambda: backward(fk.tdp_group(training, both)),
         },
         moved=17 * total,
         mode=torch.enable_grad,

@@ -90,12 +90,20 @@ def matches(bench: Bench) -> bool:
     )
 
 
+def finished() -> None:
+    """Waits for the GPU, if there is one and it is in use."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
 def timed(call: Callable, loops: int, before: Callable | None = None) -> float:
     if before:
         before()
+    finished()
     start = time.perf_counter()
     for _ in range(loops):
         call()
+    finished()
     return (time.perf_counter() - start) / loops
 
 
@@ -167,6 +175,7 @@ def header() -> dict[str, object]:
         "date": time.strftime("%Y-%m-%d"),
         "commit": git_commit(),
         "cpu": facts["cpu"],
+        "gpu": facts["gpu"],
         "kernels run with": facts.get("kernels run with", "eager"),
         "torch": facts["torch"],
         "python": platform.python_version(),
@@ -232,12 +241,23 @@ def print_row(row: dict, memcpy: dict[str, float]) -> None:
     )
 
 
-def run(families: Iterable[Callable[[], Iterator[Bench]]], seconds: float, only: str = "") -> dict:
+def made_on(device: str, benches: Iterator[Bench]) -> Iterator[Bench]:
+    """The benchmarks with their tensors made on the device, but measured without torch's mode that does so."""
+    while True:
+        with torch.device(device):
+            bench = next(benches, None)
+        if bench is None:
+            return
+        yield bench
+
+
+def run(families: Iterable[Callable[[], Iterator[Bench]]], seconds: float, only: str = "", device: str = "cpu") -> dict:
     """Measures every benchmark of the families, printing as it goes; returns what goes into the JSON."""
     facts = header()
     for name, value in facts.items():
         print(f"{name}: {value}")
-    memcpy = memcpy_bandwidth()
+    with torch.device(device):
+        memcpy = memcpy_bandwidth()
     print(f"memcpy: {memcpy['reused']:.1f} GB/s into a standing buffer, {memcpy['fresh']:.1f} GB/s into a fresh one")
     if float(facts["busy elsewhere"].rstrip("%")) > 10:
         print("NOTE: the machine is busy with something else: ratios are rough, times more so")
@@ -248,7 +268,7 @@ def run(families: Iterable[Callable[[], Iterator[Bench]]], seconds: float, only:
     rows = []
     for family in families:
         torch._dynamo.reset()
-        for bench in family():
+        for bench in made_on(device, family()):
             if only and only not in bench.name:
                 continue
             rows.append(measure(bench, seconds))
@@ -280,12 +300,14 @@ def main(families: Iterable[Callable[[], Iterator[Bench]]], argv: list[str] | No
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each case (default 2)")
     parser.add_argument("--only", default="", help="only cases whose name contains this")
     parser.add_argument("--threads", type=int, default=2, help="torch threads (default 2)")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where tensors are made (default cpu)")
     parser.add_argument("--json", type=Path, help="where to write the results")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    assert fmkernels.backend.native_cpu(), "the compiled object is not in force: nothing to measure"
-    result = run(families, args.seconds, args.only)
+    served, why = fmkernels.backend.served_by("tdp", args.device)
+    assert served != "eager", f"no kernels are in force, nothing to measure: {why}"
+    result = run(families, args.seconds, args.only, args.device)
     report_floors(result)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
