@@ -4,8 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h') fmkernels/schema.py setup.py pyproject.toml
-NATIVE := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/test_path.py tests/test_step.py \
-          tests/test_head.py tests/test_bad_input.py tests/test_properties.py
+OP_TESTS := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/test_path.py tests/test_step.py \
+            tests/test_head.py tests/test_bad_input.py
+NATIVE := $(OP_TESTS) tests/test_properties.py
 
 .PHONY: setup test test-triton test-fast triton-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
 
@@ -27,20 +28,21 @@ $(VENV)/.built: $(VENV)/.installed $(SOURCES)
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
 
-test: setup  ## the whole suite
+test: setup  ## the whole suite, then the op tests once more on the Triton kernels (six minutes)
 	$(BIN)/python -m pytest tests
 	@$(MAKE) --no-print-directory test-triton
 
-test-triton: setup  ## the kernels' tests once more on the Triton kernels, in its interpreter
-	TRITON_INTERPRET=1 FMKERNELS_BACKEND=triton $(BIN)/python -m pytest tests/test_triton.py $(NATIVE:tests/test_properties.py=) \
+test-triton: setup  ## the op tests on the Triton kernels, in its interpreter on the CPU
+	TRITON_INTERPRET=1 FMKERNELS_BACKEND=triton $(BIN)/python -m pytest tests/test_triton.py $(OP_TESTS) \
 	    tests/test_torch.py::test_compile_fullgraph
 
 test-fast: setup  ## what one runs after every edit
 	$(BIN)/python -m pytest tests -m "not slow" --ignore=tests/test_torch.py --ignore=tests/test_backend.py
 
-triton-check: setup  ## every Triton kernel compiled for sm_80 to sm_120 and gfx942, with two tritons (10 minutes)
+triton-check: setup  ## compile the Triton kernels for four NVIDIA and one AMD GPU, by two tritons; runs nothing (10 minutes)
 	$(BIN)/python tools/triton_check.py
-	$(PIP) install --upgrade --no-deps --target build/newest-triton triton
+	@echo "installing the newest triton into build/newest-triton"
+	@$(PIP) install --upgrade --no-deps --target build/newest-triton triton
 	PYTHONPATH=build/newest-triton $(BIN)/python tools/triton_check.py
 
 gpu-check: setup  ## on a machine with a GPU: parity there, benchmarks, one JSON file; elsewhere one line

@@ -3,7 +3,7 @@
 python benchmarks/count_launches.py [--preset NAME]
 
 Views and empty buffers count nothing, attention counts one, every other torch operation one. Our ops count what their
-Triton kernels launch, as tests/test_triton.py counts it in the interpreter: there is no GPU here.
+Triton kernels launch, as tests/test_triton.py counts it with a stand-in for the launcher: there is no GPU here.
 """
 
 import argparse

@@ -308,7 +308,8 @@ def main(families: Iterable[Callable[[], Iterator[Bench]]], argv: list[str] | No
     served, why = fmkernels.backend.served_by("tdp", args.device)
     assert served != "eager", f"no kernels are in force, nothing to measure: {why}"
     result = run(families, args.seconds, args.only, args.device)
-    report_floors(result)
+    if args.device == "cpu":  # whose floors they are
+        report_floors(result)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(result, indent=1) + "\n")

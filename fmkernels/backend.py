@@ -18,11 +18,12 @@ from torch.autograd import forward_ad
 from fmkernels.schema import NAMES, library
 
 BACKENDS = ("auto", "cpp", "cuda", "triton", "eager")
+_NO_GPU = "this torch has no GPU support: install a CUDA or ROCm build of it"
 _PACKAGE = Path(__file__).parent
 
 _forced: str | None = None  # None is auto. Process-wide, as torch's own backend flags are.
 _choices: list[str | None] = [None]  # the environment's choice, then those of the use_backend blocks now open
-_loaded: dict[str, str] = {}  # "cpp" / "cuda" -> "" if loaded, else the reason why not
+_loaded: dict[str, str] = {}  # "cpp", "cuda", "triton", "gradients in C++" -> "" if there, else why not
 _above: torch.library.Library | None = None  # the Triton kernels' place over all others, while they are asked for
 OPS: dict[str, "Op"] = {}
 
@@ -98,9 +99,9 @@ def _interpreted() -> bool:
 def _look_for_triton() -> str:
     """ "" or why not; triton itself is imported with the first call it serves."""
     if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
+        return "triton is not installed: pip install triton"
     if not _has_gpu_support() and not _interpreted():
-        return "this torch has no GPU support (for tests, TRITON_INTERPRET=1 runs the kernels on the CPU)"
+        return f"{_NO_GPU} (for tests, TRITON_INTERPRET=1 runs its kernels on the CPU)"
     return ""
 
 
@@ -110,7 +111,7 @@ def load_objects() -> None:
     asked = os.environ.get("FMKERNELS_BACKEND", "auto")
     _check_name(asked, "FMKERNELS_BACKEND")
     _loaded["cpp"] = "not loaded: FMKERNELS_BACKEND=eager" if asked == "eager" else _load("_cpu", "CPU")
-    _loaded["cuda"] = _load("_cuda", "CUDA") if _has_gpu_support() else "this torch has no GPU support"
+    _loaded["cuda"] = _load("_cuda", "CUDA") if _has_gpu_support() else _NO_GPU
     _loaded["triton"] = _look_for_triton()
     _loaded["gradients in C++"] = _load_autograd()
     if _loaded["cpp"] and asked != "eager":
@@ -146,7 +147,7 @@ class use_backend:  # noqa: N801 (reads as a function: with use_backend("eager")
     def __init__(self, name: str):
         _check_name(name, "use_backend")
         if _loaded.get(name):
-            raise RuntimeError(f"use_backend: {name!r} is not available: {_loaded[name]}. {_remedy(name)}".rstrip())
+            raise RuntimeError(f"use_backend: {name!r} is not available: {_loaded[name]}{_remedy(name)}")
         self.name = None if name == "auto" else name
 
     def __enter__(self):
@@ -176,7 +177,9 @@ def _follow_choice() -> None:
 
 
 def _remedy(name: str) -> str:
-    return f"To build it: {rebuild_command()}" if name in ("cpp", "cuda") else "To get it: pip install triton"
+    """How to build it, where that would help; other reasons say themselves what to do."""
+    helps = name == "cpp" or (name == "cuda" and _has_gpu_support())
+    return f". To build it: {rebuild_command()}" if helps else ""
 
 
 def native_cpu() -> bool:
@@ -207,6 +210,8 @@ class Op:
         self.overload = getattr(torch.ops.fmkernels, name).default
         self.run = self.overload._op  # the same call without a Python frame around it
         self.direct: Callable | None = None  # the same with gradients
+        names = [argument.name for argument in self.overload._schema.arguments]
+        self.number = names.index("dt_tensor") if "dt_tensor" in names else None  # whose dtype decides nothing
 
         def checked(*args):
             check(*args)
@@ -221,10 +226,12 @@ class Op:
 
     def by_triton(self, *args):
         """The op by ``fmkernels.triton``, which is imported here; in float64 by the eager function."""
+        self.check(*args)
+        if any(x.dtype == torch.float64 for x in _tensors(args, but=self.number)):
+            return self.eager(*args)
         from fmkernels import triton
 
-        self.check(*args)
-        return (self.eager if _in_double(args) else getattr(triton, self.name))(*args)
+        return getattr(triton, self.name)(*args)
 
     def put_above(self) -> None:
         with warnings.catch_warnings():
@@ -257,13 +264,11 @@ class Op:
         return self.overload(*args)
 
 
-def _tensors(args: tuple) -> Iterator[torch.Tensor]:
-    for arg in args:
-        yield from (x for x in (arg if isinstance(arg, (list, tuple)) else [arg]) if isinstance(x, torch.Tensor))
-
-
-def _in_double(args: tuple) -> bool:
-    return any(x.dtype == torch.float64 and x.numel() != 1 for x in _tensors(args))
+def _tensors(args: tuple, but: int | None = None) -> Iterator[torch.Tensor]:
+    """The tensors among the arguments and in their lists, leaving out the argument at ``but``."""
+    for i, arg in enumerate(args):
+        if i != but:
+            yield from (x for x in (arg if isinstance(arg, (list, tuple)) else [arg]) if isinstance(x, torch.Tensor))
 
 
 def _check_device(name: str, args: tuple) -> None:
@@ -329,7 +334,7 @@ def served_by(name: str, device: str) -> tuple[str, str]:
         return backend, f"compiled object loaded{asked}"
     if device == "cuda" and _has_kernel(name, key):
         return "triton", _loaded[backend]
-    return "eager", _loaded[backend]
+    return "eager", "; ".join(_loaded[x] for x in ([backend, "triton"] if device == "cuda" else [backend]))
 
 
 def explain() -> str:

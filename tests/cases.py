@@ -46,7 +46,9 @@ class Case:
 
     def inputs(self, n: int, dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
-        return [torch.randn(s, generator=generator, dtype=torch.float64).to(dtype) for s in self.shapes(n)]
+        return [
+            torch.randn(s, generator=generator, dtype=torch.float64, device="cpu").to(dtype) for s in self.shapes(n)
+        ]
 
     def outputs(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         out = self.fn(*inputs)
@@ -58,7 +60,8 @@ class Case:
         outputs = self.outputs(leaves)[: self.smooth]
         generator = torch.Generator().manual_seed(seed)
         weights = [
-            torch.randn(o.shape, generator=generator, dtype=torch.float64).bfloat16().to(o.dtype) for o in outputs
+            torch.randn(o.shape, generator=generator, dtype=torch.float64, device="cpu").bfloat16().to(o)
+            for o in outputs
         ]
         return list(torch.autograd.grad(outputs, [leaves[i] for i in self.grads], weights))
 

@@ -216,9 +216,15 @@ def test_unknown_names_list_the_known_ones():
 
 
 def test_unavailable_names_say_why(monkeypatch):
-    monkeypatch.setitem(backend._loaded, "cuda", "this torch has no GPU support")
-    with pytest.raises(RuntimeError, match=r"no GPU support.*pip install"):
+    monkeypatch.setitem(backend._loaded, "cpp", "_cpu was not built")
+    with pytest.raises(RuntimeError, match=r"was not built\. To build it: pip install"):
+        fk.use_backend("cpp")
+    monkeypatch.setitem(backend._loaded, "cuda", backend._NO_GPU)
+    with pytest.raises(RuntimeError, match=r"no GPU support: install a CUDA or ROCm build of it$"):
         fk.use_backend("cuda")
+    monkeypatch.setitem(backend._loaded, "triton", "triton is not installed: pip install triton")
+    with pytest.raises(RuntimeError, match=r"not installed: pip install triton$"):
+        fk.use_backend("triton")
 
 
 def test_use_backend_nests_and_ends_on_errors():

@@ -11,12 +11,13 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(ROOT / "tests"))
 import cases  # noqa: E402
 
 import fmkernels as fk  # noqa: E402
@@ -42,11 +43,11 @@ def worst(got: list[torch.Tensor], expected: list[torch.Tensor], dtype: torch.dt
     return largest
 
 
-def parity(device: str, name: str, sizes=(1, 31, 1025, 4099), dtypes=cases.DTYPES) -> dict[str, float]:
-    """Op -> its largest error on the device by that backend, outputs and gradients (these with ten times the room)."""
-    found = {}
+def parity(device: str, name: str, sizes=(1, 31, 1025, 4099), dtypes=cases.DTYPES) -> Iterator[tuple[str, float]]:
+    """(op, its largest error) on the device by that backend, outputs and gradients (these with ten times the room)."""
     fixed = cases._T
     for case in cases.CASES:
+        largest = 0.0
         for dtype in dtypes:
             for n in sizes:
                 inputs = case.inputs(n, dtype)
@@ -63,8 +64,8 @@ def parity(device: str, name: str, sizes=(1, 31, 1025, 4099), dtypes=cases.DTYPE
                             error = max(error, worst(case.gradients(there), gradients, dtype, 10))
                 finally:
                     cases._T = fixed
-                found[case.name] = max(found.get(case.name, 0.0), error)
-    return found
+                largest = max(largest, error)
+        yield case.name, largest
 
 
 def main() -> int:
@@ -72,24 +73,29 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.0, help="benchmark time for each case (default 1)")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        print(f"gpu-check: torch {torch.__version__} sees no GPU here; nothing was run")
+        why = "sees no GPU here"
+        if not (torch.version.cuda or torch.version.hip):
+            why = "has no GPU support; with a GPU, run tools/gpu_check.py under a CUDA or ROCm build of torch"
+        print(f"gpu-check: torch {torch.__version__} {why}: nothing was run")
         return 0
     device = torch.cuda.get_device_name()
     path, failed = ROOT / "benchmarks" / "results" / file_name(device), False
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for name in ("cuda", "triton"):
         if backend._loaded[name]:
             print(f"{name}: {backend._loaded[name]}")
             continue
-        found[name] = parity("cuda", name)
-        for op, error in found[name].items():
+        found[name] = {}
+        for op, error in parity("cuda", name):
+            found[name][op] = error
             failed |= not error <= 1
             print(f"{name:8}{op:28}{error:8.2f} of the tolerance {'✓' if error <= 1 else '✗ MISMATCH'}", flush=True)
     command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "--device", "cuda", "--json", str(path)]
+    path.unlink(missing_ok=True)
     failed |= subprocess.run([*command, "--seconds", str(options.seconds)]).returncode != 0
-    if path.exists():
-        result = json.loads(path.read_text())
-        path.write_text(json.dumps({"device": device, "parity": found, **result}, indent=1) + "\n")
+    benchmarks = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({"device": device, "parity": found, **benchmarks}, indent=1) + "\n")
+    print(f"written: {path}")
     return int(failed)
 
 

@@ -4,8 +4,9 @@ python tools/triton_check.py [--targets sm_90,gfx942] [--kernels norm] [--limit 
 
 The ops are called with their launches recorded instead of made: every dtype, every row of the block tables, aligned
 and not. Each is compiled for each target by triton's own path, under a time limit. The table shows registers, stack
-bytes, shared memory, the widths of global loads and stores, atomics. Fails on a spill, an atomic, an access narrower
-than 16 bytes where alignment allows it, or a compilation that fails or takes too long. Nothing is executed.
+bytes, shared memory, the widths of global loads and stores, atomics. Fails on a spill, an atomic, an approximate
+division, root or exponential, an access narrower than 16 bytes where alignment allows it, or a compilation that fails
+or takes too long. Nothing is executed.
 """
 
 import argparse
@@ -124,18 +125,17 @@ def recorded():
     import torch
 
     from fmkernels import triton as ours
+    from fmkernels.triton import _launch
 
     found, aligned = {}, True
 
-    def record(kernel, grid, *args, threads=128, **meta):
-        assert grid > 0, kernel
+    def record(kernel, grid, args, meta):
+        threads = meta.pop("threads")
         launch = Launch(kernel, grid, args, threads, meta, aligned)
         found.setdefault(launch.key, launch)
+        return True  # and do not launch
 
-    modules = [m for name, m in sys.modules.items() if name.startswith("fmkernels.triton.") and hasattr(m, "launch")]
-    launch_one = modules[0].launch
-    for module in modules:
-        module.launch = record
+    _launch.hooks.append(record)
     halves = (torch.float16, torch.bfloat16)
     for dtype, parameter in [(torch.float32,) * 2, *((half, half) for half in halves), (halves[1], torch.float32)]:
         ops(dtype, parameter, 0)
@@ -143,8 +143,7 @@ def recorded():
     ops(torch.bfloat16, torch.bfloat16, 1)
     mixed = [torch.empty(64, dtype=dtype) for dtype in (torch.float32, *halves)]
     ours.tdp_group(mixed, mixed, mixed, mixed, torch.empty(2), 1.0)  # read by their codes
-    for module in modules:
-        module.launch = launch_one
+    _launch.hooks.remove(record)
     return list(found.values())
 
 
@@ -234,6 +233,8 @@ def check(launch, target_name, limit):
     problems = []
     if stack:
         problems.append(f"{stack} bytes of stack: registers spill")
+    if inexact := set(re.findall(r"\b(?:div\.full|div\.approx|rcp\.approx|sqrt\.approx|ex2\.approx)\S*", asm)):
+        problems.append(f"not correctly rounded: {', '.join(sorted(inexact))}")
     if atomics:
         problems.append(f"{atomics} atomics")
     narrow = sum(found[size] for size in found if size < 16)
@@ -256,16 +257,21 @@ def work(target, index, limit):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--targets", default=",".join(TARGETS))
+    parser.add_argument("--targets", default=",".join(TARGETS), help="comma-separated (default: all five)")
     parser.add_argument("--kernels", default="", help="only those whose name has this in it")
     parser.add_argument("--limit", type=int, default=120, help="seconds a compilation may take")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at a time (default: one a core)")
     options = parser.parse_args()
-    assert "TRITON_INTERPRET" not in os.environ, "unset TRITON_INTERPRET: it replaces the compiler"
+    targets = options.targets.split(",")
+    if unknown := set(targets) - TARGETS.keys():
+        parser.error(f"--targets: unknown {', '.join(sorted(unknown))}; choose from {', '.join(TARGETS)}")
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        parser.error("TRITON_INTERPRET=1 replaces the compiler: unset it")
     import triton
 
     start(options.kernels)
-    targets = options.targets.split(",")
+    if not launches:
+        parser.error(f"--kernels: no kernel's name contains {options.kernels!r}")
     print(f"triton {triton.__version__}: {len(launches)} launches for {', '.join(targets)}", flush=True)
     tasks, failures, rows = [(t, i) for t in targets for i in range(len(launches))], [], []
     context = multiprocessing.get_context("spawn")
@@ -282,8 +288,8 @@ def main():
             else:
                 rows.append(row)
             failures += [f"{target} {launches[i].name}: {problem}" for problem in problems]
-            if sys.stderr.isatty():
-                print(f"\r{done}/{len(tasks)}", end="", file=sys.stderr, flush=True)
+            if done % 100 == 0 or done == len(tasks):
+                print(f"{done} of {len(tasks)} compiled", file=sys.stderr, flush=True)
     print(f"{'target':8}{'regs':>5}{'stack':>6}{'shared':>7}{'atomics':>8}{'s':>6}  accesses; kernel")
     for target, name, registers, stack, shared, text, atomics, seconds in sorted(rows, key=lambda r: (r[1], r[0])):
         print(f"{target:8}{registers:5}{stack:6}{shared:7}{atomics:8}{seconds:6.1f}  {text}; {name}")
@@ -291,7 +297,7 @@ def main():
         of = [row for row in rows if row[0] == target]
         registers, shared = (max((row[k] for row in of), default=0) for k in (2, 4))
         print(f"{target}: {len(of)} compiled, at most {registers} registers, {shared} bytes shared")
-    print("\n".join(failures) or "no spill, no atomic, no needlessly narrow access")
+    print("\n".join(failures) or "no spill, no atomic, nothing inexact, no needlessly narrow access")
     sys.exit(bool(failures))
 
 

@@ -65,8 +65,10 @@ def _check_group_out(param0, param1, weight, bias, times, weight_offset, out):
     _check.same_device("tdp_group", "out", out, "params[0]", param0[0])
     _check.shape("tdp_group", "out", out, (times.shape[0], sum(p.numel() for p in param0)), "(T, total)")
     dtype = promoted(*param0, *param1)
-    if out.dtype != dtype or not out.is_contiguous():
-        raise ValueError(f"tdp_group: out must be dense and {dtype}, the promotion of param0 and param1")
+    if out.dtype != dtype:
+        raise TypeError(f"tdp_group: out must be {dtype}, the promotion of param0 and param1, got {out.dtype}")
+    if not out.is_contiguous():
+        raise ValueError(f"tdp_group: out must be dense, got strides {out.stride()}; use group.buffer(T)")
 
 
 _TDP = Op("tdp", eager.tdp, _check_tdp)
@@ -175,9 +177,7 @@ class TdpGroup:
         """
         first, known = self.lists[0][0], getattr(self, "dtype", None)
         self._seen = first.dtype, first.device
-        self.dtype = first.dtype
-        for p in (*self.lists[0], *self.lists[1]):
-            self.dtype = torch.promote_types(self.dtype, p.dtype)
+        self.dtype = promoted(*self.lists[0], *self.lists[1])
         self._buffers: dict[int, GroupBuffer] = {}
         return self.dtype != known
 

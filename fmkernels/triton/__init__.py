@@ -1,7 +1,7 @@
-"""The ops as Triton kernels, for GPUs of any maker without a compiler: one module a family, the same stems as csrc.
+"""The ops as Triton kernels, for NVIDIA and AMD GPUs without nvcc: one module a family, the same stems as csrc.
 
 Importing this imports triton; ``backend.py`` does so with the first call these serve. No kernel computes in fp64:
-calls with float64 tensors (but for a single number) are the eager ops', also here.
+calls with float64 tensors (but for the step's dt) are the eager ops', also here.
 """
 
 from fmkernels.triton.head import reparameterize, reparameterize_backward
@@ -20,7 +20,8 @@ from fmkernels.triton.path import (
 from fmkernels.triton.step import step_
 from fmkernels.triton.tdp import tdp, tdp_backward, tdp_group, tdp_group_backward, tdp_group_out, tdp_out
 
-# Launches of each op on dense tensors; the second is a tiny one that adds up partial sums, in their order.
+# Launches of each op on dense tensors, at most. The second adds up partial sums; that of a wide norm's backward reads
+# grad and s once more.
 LAUNCHES = {
     "tdp": 1,
     "tdp_out": 1,

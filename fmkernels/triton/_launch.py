@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 # A sample of n elements is cut into chunks, one a program, worked through a block at a time: eight elements a thread,
-# 16 bytes of bf16. n at most -> chunk; the first that holds counts. Results depend on it, so tuning leaves it alone.
+# 16 bytes of bf16. n at most -> chunk; the first that holds counts.
 CHUNKS = {1 << 12: 1024, 1 << 18: 4096, 1 << 62: 16384}
 BLOCK = 1024
 PARTS = 128  # partial sums that a combining program takes at a time, of each column
@@ -19,16 +19,17 @@ DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: 
 WARP = 64 if torch.version.hip else 32  # threads of one
 TUNED = os.environ.get("FMKERNELS_AUTOTUNE") == "1"
 
-Hook = Callable[[object, int, tuple, dict], None]
-hooks: list[Hook] = []  # called with (kernel, grid, args, meta) before every launch: to count them, to record them
+# Called with (kernel, grid, args, meta) before every launch; one that returns True stands in for it.
+hooks: list[Callable[[object, int, tuple, dict], bool | None]] = []
 
 
 def launch(kernel, grid: int, *args, threads: int = 128, **meta) -> None:
     """Starts ``grid`` programs on the device of the first tensor, in its current stream; none if there are none."""
     if grid == 0:
         return
-    for hook in hooks:
-        hook(kernel, grid, args, meta)
+    stand_ins = [hook(kernel, grid, args, {**meta, "threads": threads}) for hook in hooks]
+    if any(stand_ins):
+        return
     meta |= options(threads, WARP)
     if isinstance(kernel, triton.runtime.Autotuner):
         meta = {name: value for name, value in meta.items() if name not in kernel.configs[0].all_kwargs()}
@@ -40,17 +41,18 @@ def launch(kernel, grid: int, *args, threads: int = 128, **meta) -> None:
 def options(threads: int, warp: int) -> dict[str, int]:
     """What is asked of the compiler for programs of that many threads, on a device with warps of that many.
 
-    NVIDIA's assembler gets all registers the threads can have: left alone it spills a few bytes for more programs at
-    a time.
+    No fused multiply-adds: a device rounds as the interpreter does, and the time is memory's. NVIDIA's assembler gets
+    all registers the threads can have: left alone it spills a few bytes for more programs at a time.
     """
     registers = {"maxnreg": min(255, 65536 // threads)} if warp == 32 else {}
-    return {"num_warps": max(1, threads // warp), **registers}
+    return {"num_warps": max(1, threads // warp), "enable_fp_fusion": False, **registers}
 
 
 def tunable(key: str, *, blocks: Sequence[int] = (), written: Sequence[str] = ()):
     """``triton.jit``; with FMKERNELS_AUTOTUNE=1 also ``triton.autotune`` over warps and ``blocks`` for each ``key``.
 
-    written: arguments changed in place, put back between trials.
+    written: arguments changed in place, put back between trials. Another number of threads, or another block, adds up a
+    chunk in another order: tuned sums may differ in their last bits.
     """
 
     def wrap(function):
@@ -64,15 +66,21 @@ def tunable(key: str, *, blocks: Sequence[int] = (), written: Sequence[str] = ()
     return wrap
 
 
-def cut(n: int) -> tuple[int, dict[str, int]]:
-    """The number of chunks of n elements, and the constants of a kernel that works through one."""
+def cut(count: int, n: int) -> tuple[int, int, int, dict[str, int]]:
+    """For ``count`` samples of n elements: n, the chunks of one, all programs, the constants of a kernel of one."""
     chunk = next(chunk for limit, chunk in CHUNKS.items() if n <= limit)
-    return triton.cdiv(n, chunk), {"CHUNK": chunk, "BLOCK": BLOCK}
+    chunks = triton.cdiv(n, chunk)
+    return n, chunks, count * chunks, {"CHUNK": chunk, "BLOCK": BLOCK}
 
 
 def samples(x: Tensor) -> tuple[int, int]:
     """(B, n) of a batch (B, ...)."""
     return x.shape[0], x.numel() // max(x.shape[0], 1)
+
+
+def promoted(*tensors: Tensor) -> torch.dtype:
+    """torch's promotion of the tensors' dtypes."""
+    return functools.reduce(torch.promote_types, {x.dtype for x in tensors})
 
 
 def dense(x: Tensor | None) -> Tensor | None:
@@ -95,19 +103,12 @@ class InPlace:
             self.x.copy_(self.work)
 
 
-def table(device: torch.device, rows: Callable[..., list[int]], *key) -> Tensor:
+def table(device: torch.device, rows: Callable[..., list[list[int]]], *key) -> Tensor:
     """``rows(*key)`` as int64 on the device: made once and reused for as long as the key, addresses mostly, repeats."""
-    if device.type != "cuda":
-        return _table(device, 0, rows, key)
-    stream = torch.cuda.current_stream(device).cuda_stream
-    if not torch.cuda.is_current_stream_capturing():
-        return _table(device, stream, rows, key)
-    misses = _table.cache_info().misses
-    made = _table(device, stream, rows, key)
-    if _table.cache_info().misses != misses:
-        _table.cache_clear()  # what a capture uploads is there only once the graph has run
-        raise RuntimeError("fmkernels: run the step once on this stream before capturing it: its tables are not made")
-    _captured.append(made)  # the graph knows its address only
+    gpu = device.type == "cuda"
+    made = _table(device, torch.cuda.current_stream(device).cuda_stream if gpu else 0, rows, key)
+    if gpu and torch.cuda.is_current_stream_capturing():
+        _captured.append(made)  # the graph knows its address only
     return made
 
 
@@ -117,4 +118,11 @@ _captured: list[Tensor] = []
 @functools.lru_cache(maxsize=256)
 def _table(device, stream, rows, key):
     host = torch.tensor(rows(*key), dtype=torch.int64)
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+    if device.type != "cuda":
+        return host
+    if torch.cuda.is_current_stream_capturing():  # it would be uploaded when the graph runs, and be taken for there now
+        raise RuntimeError(
+            "fmkernels: a graph is being captured, and the table of addresses of a tdp_group, or of a listed or wide "
+            "norm, is not on the device; make the same call on the same tensors once on this stream before"
+        )
+    return host.pin_memory().to(device, non_blocking=True)

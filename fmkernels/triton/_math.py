@@ -1,7 +1,7 @@
 """What every kernel reads, computes and writes with: fp32 inside, one rounding on store, no approximate instruction.
 
 exp and the normal distribution are csrc/shared/scalar.h's polynomials, not ``tl.exp``, whose error grows with the
-argument; so the interpreter runs the very arithmetic a device runs, but for fused multiply-adds. bf16 is read and
+argument; so the interpreter runs what a device runs, but for the order inside a block's sum. bf16 is read and
 rounded by integer operations for the same reason: the interpreter's conversion truncates, and loses subnormals.
 """
 
@@ -33,13 +33,27 @@ def put(pointer, offsets, x, inside):
 
 
 @triton.jit
-def count_nonfinite(x, inside):
-    """1.0 where x is infinite or NaN."""
+def block_of(chunk, begin, n, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
+    """The columns of one block of a chunk of n elements, and which of them are inside."""
+    column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
+    return column, column < n
+
+
+@triton.jit
+def leave(parts, stride, values):
+    """Partial sums for a second launch: one number a column, ``stride`` apart."""
+    for k in tl.static_range(len(values)):
+        tl.store(parts + k * stride, values[k])
+
+
+@triton.jit
+def nonfinite(x, inside):
+    """1 where x is inside, and infinite or NaN; else 0."""
     return tl.where((tl.abs(x) < float("inf")) | ~inside, 0.0, 1.0)
 
 
 @triton.jit
-def finite_or_infinite(x):
+def abs_without_nan(x):
     """|x|, and 0 for NaN: what a maximum is taken of."""
     return tl.where(x == x, tl.abs(x), 0.0)
 

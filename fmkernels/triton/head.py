@@ -8,11 +8,13 @@ import torch
 import triton
 import triton.language as tl
 
-from fmkernels.triton._launch import PARTS, cut, dense, launch, samples, tunable
-from fmkernels.triton._math import add_up, count_nonfinite, exp, get, largest, put
+from fmkernels.triton._launch import PARTS, cut, dense, launch, promoted, samples, tunable
+from fmkernels.triton._math import add_up, block_of, exp, get, largest, leave, nonfinite, put
 
-WIDTH = 256  # columns of a program: few, because latents are small and the samples are gone through one by one
-SUMS = tl.constexpr(11)  # of a block, and of the statistics
+WIDTH = 512  # columns of a program: few, because latents are small and the samples are gone through one by one
+SUMS = tl.constexpr(
+    11
+)  # in the order of csrc/shared/columns.h; a block's 6 and 7 are its mean and the squares around it
 
 
 @triton.jit
@@ -47,25 +49,17 @@ def _reparameterize(mu, logvar, eps, z, kl, sums, samples, n, blocks, low, high,
         std_min = tl.where(inside, tl.minimum(std_min, std), std_min)
         std_max = tl.where(inside, tl.maximum(std_max, std), std_max)
         outside += tl.where(inside & (clamped != raw), 1.0, 0.0)
-        bad += count_nonfinite(value, inside)
+        bad += nonfinite(value, inside)
         change = value - mean
         mean += tl.div_rn(change, tl.cast(sample, tl.float32) + 1.0)
         m2 += change * (value - mean)
     width = tl.sum(tl.where(inside, 1.0, 0.0))
-    centre = tl.sum(tl.where(inside, mean, 0.0)) / width
+    centre = tl.div_rn(tl.sum(tl.where(inside, mean, 0.0)), width)
     spread = tl.where(inside, m2 + (mean - centre) * (mean - centre) * samples, 0.0)
-    row = sums + block
-    tl.store(row, tl.sum(abs_mu))
-    tl.store(row + blocks, tl.sum(mu2))
-    tl.store(row + 2 * blocks, tl.sum(sum_logvar))
-    tl.store(row + 3 * blocks, tl.sum(sum_std))
-    tl.store(row + 4 * blocks, tl.min(std_min))
-    tl.store(row + 5 * blocks, tl.max(std_max))
-    tl.store(row + 6 * blocks, centre)
-    tl.store(row + 7 * blocks, tl.sum(spread))
-    tl.store(row + 8 * blocks, tl.sum(tl.where(inside, tl.sqrt_rn(tl.div_rn(m2, tl.cast(samples, tl.float32))), 0.0)))
-    tl.store(row + 9 * blocks, tl.sum(outside))
-    tl.store(row + 10 * blocks, tl.sum(bad))
+    std_of_dims = tl.where(inside, tl.sqrt_rn(tl.div_rn(m2, tl.cast(samples, tl.float32))), 0.0)
+    leave(sums + block, blocks, (tl.sum(abs_mu), tl.sum(mu2), tl.sum(sum_logvar), tl.sum(sum_std)))
+    leave(sums + 4 * blocks + block, blocks, (tl.min(std_min), tl.max(std_max), centre, tl.sum(spread)))
+    leave(sums + 8 * blocks + block, blocks, (tl.sum(std_of_dims), tl.sum(outside), tl.sum(bad)))
 
 
 @triton.jit
@@ -125,8 +119,8 @@ def _reparameterize_backward(
     pid = tl.program_id(0).to(tl.int64)
     sample, chunk = pid // chunks, pid % chunks
     for begin in range(0, CHUNK, BLOCK):
-        column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
-        inside, i = column < n, sample * n + column
+        column, inside = block_of(chunk, begin, n, CHUNK, BLOCK)
+        i = sample * n + column
         raw = get(logvar, i, inside)
         _, std = _std(raw, low, high)
         to_m, to_l = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
@@ -145,21 +139,20 @@ def _reparameterize_backward(
 def reparameterize(mu, logvar, eps, low, high):
     count, n = samples(mu)
     blocks = triton.cdiv(n, WIDTH)
-    z = torch.empty(mu.shape, dtype=torch.promote_types(mu.dtype, logvar.dtype), device=mu.device)
+    z = mu.new_empty(mu.shape, dtype=promoted(mu, logvar))
     parts, sums, kl, stats = (
         mu.new_empty(shape, dtype=torch.float32)
         for shape in ((count, blocks), (SUMS.value, blocks), (count,), (SUMS.value,))
     )
     inputs = dense(mu), dense(logvar), dense(eps)
-    launch(_reparameterize, blocks, *inputs, z, parts, sums, count, n, blocks, low, high, BLOCK=WIDTH, threads=32)
+    launch(_reparameterize, blocks, *inputs, z, parts, sums, count, n, blocks, low, high, BLOCK=WIDTH, threads=64)
     launch(_statistics, count + 1, parts, sums, kl, stats, count, n, blocks, WIDTH=WIDTH, BLOCK=PARTS)
     return z, kl, stats
 
 
 def reparameterize_backward(grad_z, grad_kl, mu, logvar, eps, low, high):
-    count, n = samples(mu)
-    chunks, tile = cut(n)
-    to_mu, to_logvar = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (mu, logvar))
+    n, chunks, grid, tile = cut(*samples(mu))
+    to_mu, to_logvar = mu.new_empty(mu.shape), logvar.new_empty(logvar.shape)
     inputs = (dense(x) for x in (grad_z, grad_kl, mu, logvar, eps))
-    launch(_reparameterize_backward, count * chunks, *inputs, to_mu, to_logvar, n, chunks, low, high, **tile)
+    launch(_reparameterize_backward, grid, *inputs, to_mu, to_logvar, n, chunks, low, high, **tile)
     return to_mu, to_logvar

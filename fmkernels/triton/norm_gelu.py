@@ -3,8 +3,8 @@
 import torch
 import triton.language as tl
 
-from fmkernels.triton._launch import cut, dense, launch, tunable
-from fmkernels.triton._math import get, normal, put
+from fmkernels.triton._launch import cut, dense, launch, promoted, tunable
+from fmkernels.triton._math import block_of, get, normal, put
 
 
 @tunable("n", blocks=(512, 1024))
@@ -13,8 +13,8 @@ def _gelu_mul(a, b, out, n, stride, chunks, CHUNK: tl.constexpr, BLOCK: tl.const
     pid = tl.program_id(0).to(tl.int64)
     row, chunk = pid // chunks, pid % chunks
     for begin in range(0, CHUNK, BLOCK):
-        column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
-        inside, i = column < n, row * stride + column
+        column, inside = block_of(chunk, begin, n, CHUNK, BLOCK)
+        i = row * stride + column
         x = get(a, i, inside)
         cdf, _ = normal(x)
         put(out, row * n + column, x * cdf * get(b, i, inside), inside)
@@ -22,11 +22,12 @@ def _gelu_mul(a, b, out, n, stride, chunks, CHUNK: tl.constexpr, BLOCK: tl.const
 
 @tunable("n", blocks=(512, 1024))
 def _gelu_mul_backward(grad, a, b, to_a, to_b, n, stride, chunks, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
+    """to_a = grad b (Phi(a) + a phi(a)), to_b = grad a Phi(a)."""
     pid = tl.program_id(0).to(tl.int64)
     row, chunk = pid // chunks, pid % chunks
     for begin in range(0, CHUNK, BLOCK):
-        column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
-        inside, i = column < n, row * stride + column
+        column, inside = block_of(chunk, begin, n, CHUNK, BLOCK)
+        i = row * stride + column
         x, g = get(a, i, inside), get(grad, row * n + column, inside)
         cdf, pdf = normal(x)
         put(to_a, i, g * get(b, i, inside) * (cdf + x * pdf), inside)
@@ -43,17 +44,17 @@ def _halves(a, b):
 
 def gelu_mul(a, b):
     gate, up, rows, n, stride = _halves(a, b)
-    chunks, tile = cut(n)
+    n, chunks, grid, tile = cut(rows, n)
     sizes = a.shape if b is not None else (*a.shape[:-1], n)
-    out = a.new_empty(sizes, dtype=torch.promote_types(gate.dtype, up.dtype))
-    launch(_gelu_mul, rows * chunks, gate, up, out, n, stride, chunks, **tile)
+    out = a.new_empty(sizes, dtype=promoted(gate, up))
+    launch(_gelu_mul, grid, gate, up, out, n, stride, chunks, **tile)
     return out
 
 
 def gelu_mul_backward(grad, a, b):
     gate, up, rows, n, stride = _halves(a, b)
-    chunks, tile = cut(n)
+    n, chunks, grid, tile = cut(rows, n)
     to_a = torch.empty_like(gate)
     to_b = torch.empty_like(up) if b is not None else to_a[..., n:]
-    launch(_gelu_mul_backward, rows * chunks, dense(grad), gate, up, to_a, to_b, n, stride, chunks, **tile)
+    launch(_gelu_mul_backward, grid, dense(grad), gate, up, to_a, to_b, n, stride, chunks, **tile)
     return to_a, to_b if b is not None else a.new_empty(0, dtype=torch.float32)

@@ -4,8 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from fmkernels.triton._launch import PARTS, cut, dense, launch, samples, tunable
-from fmkernels.triton._math import add_up, count_nonfinite, finite_or_infinite, get, largest, put
+from fmkernels.triton._launch import PARTS, cut, dense, launch, promoted, samples, tunable
+from fmkernels.triton._math import abs_without_nan, add_up, block_of, get, largest, leave, nonfinite, put
 
 COLUMNS = tl.constexpr(9)  # of the sums, in the order of csrc/shared/columns.h
 
@@ -18,8 +18,8 @@ def _path(t, x0, x1, x_t, velocity, n, chunks, ratio, CHUNK: tl.constexpr, BLOCK
     if x_t is not None:
         time = tl.load(t + sample).to(tl.float32)
     for begin in range(0, CHUNK, BLOCK):
-        column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
-        inside, i = column < n, sample * n + column
+        column, inside = block_of(chunk, begin, n, CHUNK, BLOCK)
+        i = sample * n + column
         start, end = get(x0, i, inside), get(x1, i, inside)
         if x_t is not None:
             put(x_t, i, (time * ratio + 1.0) * start + time * end, inside)
@@ -29,12 +29,13 @@ def _path(t, x0, x1, x_t, velocity, n, chunks, ratio, CHUNK: tl.constexpr, BLOCK
 
 @tunable("n", blocks=(512, 1024))
 def _psi_backward(grad, t, to_x0, to_x1, n, chunks, ratio, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
+    """to_x0 = (t ratio + 1) grad, to_x1 = t grad."""
     pid = tl.program_id(0).to(tl.int64)
     sample, chunk = pid // chunks, pid % chunks
     time = tl.load(t + sample).to(tl.float32)
     for begin in range(0, CHUNK, BLOCK):
-        column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
-        inside, i = column < n, sample * n + column
+        column, inside = block_of(chunk, begin, n, CHUNK, BLOCK)
+        i = sample * n + column
         g = get(grad, i, inside)
         put(to_x0, i, (time * ratio + 1.0) * g, inside)
         put(to_x1, i, time * g, inside)
@@ -54,12 +55,11 @@ def _sums(v_pred, x0, x1, v_target, sums, n, chunks, ratio, CHUNK: tl.constexpr,
     """Each chunk's share of the nine columns, (B, 9, chunks)."""
     pid = tl.program_id(0).to(tl.int64)
     sample, chunk = pid // chunks, pid % chunks
-    error, pred2, target2 = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    dot, abs_p, abs_v = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    max_p, max_v, bad = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    zero = tl.zeros([BLOCK], tl.float32)
+    error, pred2, target2, dot, abs_p, abs_v, max_p, max_v, bad = zero, zero, zero, zero, zero, zero, zero, zero, zero
     for begin in range(0, CHUNK, BLOCK):
-        column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
-        inside, i = column < n, sample * n + column
+        column, inside = block_of(chunk, begin, n, CHUNK, BLOCK)
+        i = sample * n + column
         p, v = get(v_pred, i, inside), _target(x0, x1, v_target, ratio, i, inside)
         error += (p - v) * (p - v)
         pred2 += p * p
@@ -67,18 +67,11 @@ def _sums(v_pred, x0, x1, v_target, sums, n, chunks, ratio, CHUNK: tl.constexpr,
         dot += p * v
         abs_p += tl.abs(p)
         abs_v += tl.abs(v)
-        max_p, max_v = tl.maximum(max_p, finite_or_infinite(p)), tl.maximum(max_v, finite_or_infinite(v))
-        bad += tl.maximum(count_nonfinite(p, inside), count_nonfinite(v, inside))
+        max_p, max_v = tl.maximum(max_p, abs_without_nan(p)), tl.maximum(max_v, abs_without_nan(v))
+        bad += tl.maximum(nonfinite(p, inside), nonfinite(v, inside))
     row = sums + sample * COLUMNS * chunks + chunk
-    tl.store(row, tl.sum(error))
-    tl.store(row + chunks, tl.sum(pred2))
-    tl.store(row + 2 * chunks, tl.sum(target2))
-    tl.store(row + 3 * chunks, tl.sum(dot))
-    tl.store(row + 4 * chunks, tl.sum(abs_p))
-    tl.store(row + 5 * chunks, tl.sum(abs_v))
-    tl.store(row + 6 * chunks, tl.max(max_p))
-    tl.store(row + 7 * chunks, tl.max(max_v))
-    tl.store(row + 8 * chunks, tl.sum(bad))
+    leave(row, chunks, (tl.sum(error), tl.sum(pred2), tl.sum(target2), tl.sum(dot), tl.sum(abs_p), tl.sum(abs_v)))
+    leave(row + 6 * chunks, chunks, (tl.max(max_p), tl.max(max_v), tl.sum(bad)))
 
 
 @triton.jit
@@ -101,6 +94,7 @@ def _combine(parts, weight, sums, loss, n, chunks, BLOCK: tl.constexpr):
 def _loss_backward(
     grad, v_pred, x0, x1, v_target, weight, to_pred, n, chunks, ratio, CHUNK: tl.constexpr, BLOCK: tl.constexpr
 ):
+    """to_pred = 2 grad weight (v_pred - target) / n; grad, weight: (B,)."""
     pid = tl.program_id(0).to(tl.int64)
     sample, chunk = pid // chunks, pid % chunks
     factor = tl.load(grad + sample).to(tl.float32) * 2.0
@@ -108,8 +102,8 @@ def _loss_backward(
         factor *= tl.load(weight + sample).to(tl.float32)
     factor = tl.div_rn(factor, tl.cast(n, tl.float32))
     for begin in range(0, CHUNK, BLOCK):
-        column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
-        inside, i = column < n, sample * n + column
+        column, inside = block_of(chunk, begin, n, CHUNK, BLOCK)
+        i = sample * n + column
         error = get(v_pred, i, inside) - _target(x0, x1, v_target, ratio, i, inside)
         put(to_pred, i, factor * error, inside)
 
@@ -151,55 +145,48 @@ def _summary(sums, t, out, samples, n, bins, ROWS: tl.constexpr, BLOCK: tl.const
 
 
 def _run_path(t, x0, x1, sigma_min, sigma_max, x_t, velocity):
-    count, n = samples(x0)
-    chunks, tile = cut(n)
-    ratio = sigma_min / sigma_max - 1
-    launch(_path, count * chunks, dense(t), dense(x0), dense(x1), x_t, velocity, n, chunks, ratio, **tile)
+    n, chunks, grid, tile = cut(*samples(x0))
+    ratio = _ratio(sigma_min, sigma_max)
+    launch(_path, grid, dense(t), dense(x0), dense(x1), x_t, velocity, n, chunks, ratio, **tile)
 
 
-def _fresh(x, dtype):
-    return torch.empty(x.shape, dtype=dtype, device=x.device)
-
-
-def _promoted(x0, x1):
-    return torch.promote_types(x0.dtype, x1.dtype)
+def _ratio(sigma_min, sigma_max):
+    return sigma_min / sigma_max - 1
 
 
 def psi(t, x0, x1, sigma_min, sigma_max):
-    out = _fresh(x0, _promoted(x0, x1))
+    out = x0.new_empty(x0.shape, dtype=promoted(x0, x1))
     _run_path(t, x0, x1, sigma_min, sigma_max, out, None)
     return out
 
 
 def dt_psi(x0, x1, sigma_min, sigma_max):
-    out = _fresh(x0, _promoted(x0, x1))
+    out = x0.new_empty(x0.shape, dtype=promoted(x0, x1))
     _run_path(None, x0, x1, sigma_min, sigma_max, None, out)
     return out
 
 
 def flow_pair(t, x0, x1, sigma_min, sigma_max, dtype):
-    x_t, velocity = (_fresh(x0, dtype or _promoted(x0, x1)) for _ in range(2))
+    x_t, velocity = (x0.new_empty(x0.shape, dtype=dtype or promoted(x0, x1)) for _ in range(2))
     _run_path(t, x0, x1, sigma_min, sigma_max, x_t, velocity)
     return x_t, velocity
 
 
 def psi_backward(grad, t, x0, x1, sigma_min, sigma_max):
-    count, n = samples(x0)
-    chunks, tile = cut(n)
-    to_x0, to_x1 = _fresh(x0, x0.dtype), _fresh(x1, x1.dtype)
-    ratio = sigma_min / sigma_max - 1
-    launch(_psi_backward, count * chunks, dense(grad), dense(t), to_x0, to_x1, n, chunks, ratio, **tile)
+    n, chunks, grid, tile = cut(*samples(x0))
+    to_x0, to_x1 = x0.new_empty(x0.shape), x1.new_empty(x1.shape)
+    ratio = _ratio(sigma_min, sigma_max)
+    launch(_psi_backward, grid, dense(grad), dense(t), to_x0, to_x1, n, chunks, ratio, **tile)
     return to_x0, to_x1
 
 
 def _statistics(v_pred, x0, x1, v_target, weight, loss, sigma_min, sigma_max):
-    count, n = samples(v_pred)
-    chunks, tile = cut(n)
+    count, (n, chunks, grid, tile) = v_pred.shape[0], cut(*samples(v_pred))
     parts = v_pred.new_empty((count, COLUMNS.value, chunks), dtype=torch.float32)
     sums = v_pred.new_empty((count, COLUMNS.value), dtype=torch.float32)
     target = dense(x0), dense(x1), dense(v_target)
-    ratio = sigma_min / sigma_max - 1
-    launch(_sums, count * chunks, dense(v_pred), *target, parts, n, chunks, ratio, **tile)
+    ratio = _ratio(sigma_min, sigma_max)
+    launch(_sums, grid, dense(v_pred), *target, parts, n, chunks, ratio, **tile)
     launch(_combine, count, parts, dense(weight), sums, loss, n, chunks, BLOCK=PARTS)
     return sums
 
@@ -214,12 +201,11 @@ def flow_loss(v_pred, x0, x1, v_target, weight, sigma_min, sigma_max):
 
 
 def flow_loss_backward(grad, v_pred, x0, x1, v_target, weight, sigma_min, sigma_max):
-    count, n = samples(v_pred)
-    chunks, tile = cut(n)
-    to_pred, target = _fresh(v_pred, v_pred.dtype), (dense(x0), dense(x1), dense(v_target))
-    ratio = sigma_min / sigma_max - 1
+    n, chunks, grid, tile = cut(*samples(v_pred))
+    to_pred, target = v_pred.new_empty(v_pred.shape), (dense(x0), dense(x1), dense(v_target))
+    ratio = _ratio(sigma_min, sigma_max)
     launch(
-        _loss_backward, count * chunks, dense(grad), dense(v_pred), *target, dense(weight), to_pred, n, chunks, ratio,
+        _loss_backward, grid, dense(grad), dense(v_pred), *target, dense(weight), to_pred, n, chunks, ratio,
         **tile,
     )  # fmt: skip
     return to_pred

@@ -7,22 +7,26 @@ import triton
 import triton.language as tl
 
 from fmkernels.triton._launch import PARTS, InPlace, cut, dense, launch, samples, tunable
-from fmkernels.triton._math import add_up, count_nonfinite, get, put
+from fmkernels.triton._math import add_up, block_of, get, leave, nonfinite, put
 
 SUMS = tl.constexpr(4)  # |x| before, |v|, change^2, non-finite elements after
 
 
 @tunable("n", blocks=(512, 1024), written=("x",))
 def _step(x, v, v_prev, v_uncond, dt, low, sums, n, chunks, ca, cb, guidance, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
+    """x += ca v + cb v_prev, (B, n) each; low: the new x in its own dtype. sums: (B, 4, chunks), or none.
+
+    ca, cb: gain a dt and gain b dt, without dt where that is a number on the device.
+    """
     pid = tl.program_id(0).to(tl.int64)
     sample, chunk = pid // chunks, pid % chunks
     if dt is not None:
         ca, cb = ca * tl.load(dt).to(tl.float32), cb * tl.load(dt).to(tl.float32)
-    abs_x, abs_v = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    squares, nonfinite = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    zero = tl.zeros([BLOCK], tl.float32)
+    abs_x, abs_v, squares, bad = zero, zero, zero, zero
     for begin in range(0, CHUNK, BLOCK):
-        column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
-        inside, i = column < n, sample * n + column
+        column, inside = block_of(chunk, begin, n, CHUNK, BLOCK)
+        i = sample * n + column
         before, velocity = get(x, i, inside), get(v, i, inside)
         if v_uncond is not None:
             free = get(v_uncond, i, inside)
@@ -38,13 +42,10 @@ def _step(x, v, v_prev, v_uncond, dt, low, sums, n, chunks, ca, cb, guidance, CH
             abs_x += tl.abs(before)
             abs_v += tl.abs(velocity)
             squares += change * change
-            nonfinite += count_nonfinite(after, inside)
+            bad += nonfinite(after, inside)
     if sums is not None:
         row = sums + sample * SUMS * chunks + chunk
-        tl.store(row, tl.sum(abs_x))
-        tl.store(row + chunks, tl.sum(abs_v))
-        tl.store(row + 2 * chunks, tl.sum(squares))
-        tl.store(row + 3 * chunks, tl.sum(nonfinite))
+        leave(row, chunks, (tl.sum(abs_x), tl.sum(abs_v), tl.sum(squares), tl.sum(bad)))
 
 
 @triton.jit
@@ -60,16 +61,15 @@ def _statistics(sums, dt, stats, n, chunks, dt_number, row, column, BLOCK: tl.co
 
 
 def step_(x, v, v_prev, v_uncond, dt, dt_tensor, a, b, guidance, gain, low, stats):
-    count, n = samples(x)
-    chunks, tile = cut(n)
+    n, chunks, grid, tile = cut(*samples(x))
     state, copy = InPlace(x), InPlace(low)
-    sums = None if stats is None else x.new_empty((count, SUMS.value, chunks))
+    sums = None if stats is None else x.new_empty((x.shape[0], SUMS.value, chunks))
     factor = gain if dt_tensor is not None else gain * dt
     launch(
-        _step, count * chunks, state.work, dense(v), dense(v_prev), dense(v_uncond), dt_tensor, copy.work, sums,
+        _step, grid, state.work, dense(v), dense(v_prev), dense(v_uncond), dt_tensor, copy.work, sums,
         n, chunks, factor * a, factor * b, guidance, **tile,
     )  # fmt: skip
     state.commit()
     copy.commit()
     if stats is not None:
-        launch(_statistics, count, sums, dt_tensor, stats, n, chunks, dt, *stats.stride(), BLOCK=PARTS)
+        launch(_statistics, x.shape[0], sums, dt_tensor, stats, n, chunks, dt, *stats.stride(), BLOCK=PARTS)

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fmkernels.triton._launch import DTYPES, PARTS, InPlace, aligned, dense, launch, table
+from fmkernels.triton._launch import DTYPES, PARTS, InPlace, aligned, dense, launch, promoted, table
 from fmkernels.triton._math import add_up, get, put, sigmoid_pair
 
 LANES = 1024  # elements of a parameter a program takes
@@ -17,21 +17,23 @@ CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 
 @triton.jit
-def _evaluate(p0, p1, weight, bias, times, steps, offset, out, row, i, inside):
+def _evaluate(p0, p1, weight, bias, times, steps, offset, out, stride, i, inside):
+    """One block at every time, into rows of ``out`` that are ``stride`` apart."""
     for k in range(steps):
         time = tl.load(times + k).to(tl.float32)
         share, _ = sigmoid_pair(time * (weight + offset) + bias)
-        put(out, tl.cast(k, tl.int64) * row + i, p1 + share * (p0 - p1), inside)
+        put(out, tl.cast(k, tl.int64) * stride + i, p1 + share * (p0 - p1), inside)
 
 
 @triton.jit
-def _gradients(p0, p1, weight, bias, times, steps, offset, grad, row, i, inside, shares, blocks):
+def _gradients(p0, p1, weight, bias, times, steps, offset, grad, stride, i, inside, shares, blocks):
     """The gradients of one block to its parameters, summed over the times; its share of that to each time."""
-    to_p0, to_p1, to_weight, to_bias = p0 * 0, p0 * 0, p0 * 0, p0 * 0
+    zero = tl.zeros_like(p0)
+    to_p0, to_p1, to_weight, to_bias = zero, zero, zero, zero
     for k in range(steps):
         time = tl.load(times + k).to(tl.float32)
         value, complement = sigmoid_pair(time * (weight + offset) + bias)
-        g = get(grad, tl.cast(k, tl.int64) * row + i, inside)
+        g = get(grad, tl.cast(k, tl.int64) * stride + i, inside)
         to_x = g * (p0 - p1) * value * complement
         to_p0 += g * value
         to_p1 += g * complement
@@ -45,8 +47,8 @@ def _gradients(p0, p1, weight, bias, times, steps, offset, grad, row, i, inside,
 def _tdp(p0, p1, weight, bias, times, out, n, steps, offset, BLOCK: tl.constexpr):
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = i < n
-    four = get(p0, i, inside), get(p1, i, inside), get(weight, i, inside), get(bias, i, inside)
-    _evaluate(four[0], four[1], four[2], four[3], times, steps, offset, out, n, i, inside)
+    x0, x1, w, b = get(p0, i, inside), get(p1, i, inside), get(weight, i, inside), get(bias, i, inside)
+    _evaluate(x0, x1, w, b, times, steps, offset, out, n, i, inside)
 
 
 @triton.jit(do_not_specialize=["steps"])
@@ -56,14 +58,14 @@ def _tdp_backward(
     pid = tl.program_id(0)
     i = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = i < n
-    four = get(p0, i, inside), get(p1, i, inside), get(weight, i, inside), get(bias, i, inside)
-    grads = _gradients(
-        four[0], four[1], four[2], four[3], times, steps, offset, grad, n, i, inside, shares + pid, tl.num_programs(0)
+    x0, x1, w, b = get(p0, i, inside), get(p1, i, inside), get(weight, i, inside), get(bias, i, inside)
+    g0, g1, gw, gb = _gradients(
+        x0, x1, w, b, times, steps, offset, grad, n, i, inside, shares + pid, tl.num_programs(0)
     )
-    put(to_p0, i, grads[0], inside)
-    put(to_p1, i, grads[1], inside)
-    put(to_weight, i, grads[2], inside)
-    put(to_bias, i, grads[3], inside)
+    put(to_p0, i, g0, inside)
+    put(to_p1, i, g1, inside)
+    put(to_weight, i, gw, inside)
+    put(to_bias, i, gb, inside)
 
 
 @triton.jit
@@ -125,17 +127,17 @@ def _group_backward(
 ):  # fmt: skip
     pid = tl.program_id(0)
     p0, p1, weight, bias, i, inside = _row(rows, T0, T1, T2, T3, ALIGNED, BLOCK)
-    four = _gradients(
+    g0, g1, gw, gb = _gradients(
         p0, p1, weight, bias, times, steps, offset, grad, total, i, inside, shares + pid, tl.num_programs(0)
     )
-    put(grads, i, four[0], inside)
-    put(grads, i + total, four[1], inside)
-    put(grads, i + 2 * total, four[2], inside)
-    put(grads, i + 3 * total, four[3], inside)
+    put(grads, i, g0, inside)
+    put(grads, i + total, g1, inside)
+    put(grads, i + 2 * tl.cast(total, tl.int64), gw, inside)
+    put(grads, i + 3 * tl.cast(total, tl.int64), gb, inside)
 
 
 def tdp(param0, param1, weight, bias, times, weight_offset):
-    out = param0.new_empty((times.shape[0], *param0.shape), dtype=torch.promote_types(param0.dtype, param1.dtype))
+    out = param0.new_empty((times.shape[0], *param0.shape), dtype=promoted(param0, param1))
     _run(param0, param1, weight, bias, times, weight_offset, out)
     return out
 
@@ -147,17 +149,16 @@ def tdp_out(param0, param1, weight, bias, times, weight_offset, out):
 
 
 def _run(param0, param1, weight, bias, times, weight_offset, out):
-    n, steps = param0.numel(), times.shape[0]
-    four = [dense(x) for x in (param0, param1, weight, bias)]
-    if steps:
-        launch(_tdp, triton.cdiv(n, LANES), *four, dense(times), out, n, steps, weight_offset, BLOCK=LANES)
+    n, four = param0.numel(), [dense(x) for x in (param0, param1, weight, bias)]
+    blocks, steps = triton.cdiv(n, LANES), times.shape[0]
+    launch(_tdp, blocks, *four, dense(times), out, n, steps, weight_offset, BLOCK=LANES)
 
 
 def tdp_backward(grad, param0, param1, weight, bias, times, weight_offset):
     n, steps = param0.numel(), times.shape[0]
     four = [dense(x) for x in (param0, param1, weight, bias)]
     grads, blocks = [torch.empty_like(x) for x in four], triton.cdiv(n, LANES)
-    shares, to_times = _fresh_shares(times, blocks)
+    shares, to_times = times.new_empty((steps, blocks), dtype=torch.float32), times.new_empty(steps)
     launch(
         _tdp_backward, blocks, dense(grad), *four, dense(times), *grads, shares, n, steps, weight_offset, BLOCK=LANES
     )
@@ -165,13 +166,8 @@ def tdp_backward(grad, param0, param1, weight, bias, times, weight_offset):
     return *grads, to_times
 
 
-def _fresh_shares(times, blocks):
-    """For each block its share of the gradient to each time; and that gradient."""
-    return times.new_empty((times.shape[0], blocks), dtype=torch.float32), torch.empty_like(dense(times))
-
-
 def tdp_group(param0, param1, weight, bias, times, weight_offset):
-    out = times.new_empty((times.shape[0], sum(p.numel() for p in param0)), dtype=_promoted(*param0, *param1))
+    out = times.new_empty((times.shape[0], sum(p.numel() for p in param0)), dtype=promoted(*param0, *param1))
     tdp_group_out(param0, param1, weight, bias, times, weight_offset, out)
     return out
 
@@ -179,29 +175,20 @@ def tdp_group(param0, param1, weight, bias, times, weight_offset):
 def tdp_group_out(param0, param1, weight, bias, times, weight_offset, out):
     rows, meta, _kept = _rows_of(param0, param1, weight, bias)
     target, steps = InPlace(out), times.shape[0]
-    if steps:
-        launch(_group, len(rows), rows, dense(times), target.work, out.shape[1], steps, weight_offset, **meta)
+    launch(_group, len(rows), rows, dense(times), target.work, out.shape[1], steps, weight_offset, **meta)
     target.commit()
 
 
 def tdp_group_backward(grad, param0, param1, weight, bias, times, weight_offset):
     rows, meta, _kept = _rows_of(param0, param1, weight, bias)
     total, steps = grad.shape[1], times.shape[0]
-    grads = grad.new_empty((4, total), dtype=_promoted(*param0, *param1, *weight, *bias))
-    shares, to_times = _fresh_shares(times, len(rows))
+    grads = grad.new_empty((4, total), dtype=promoted(*param0, *param1, *weight, *bias))
+    shares, to_times = times.new_empty((steps, len(rows)), dtype=torch.float32), times.new_empty(steps)
     launch(
         _group_backward, len(rows), rows, dense(grad), dense(times), grads, shares, total, steps, weight_offset, **meta
     )
     launch(_to_times, steps, shares, to_times, len(rows), BLOCK=PARTS)
     return grads, to_times
-
-
-def _promoted(*tensors):
-    dtypes = iter({x.dtype for x in tensors})
-    dtype = next(dtypes)
-    for other in dtypes:
-        dtype = torch.promote_types(dtype, other)
-    return dtype
 
 
 def _rows_of(*lists):
@@ -212,8 +199,7 @@ def _rows_of(*lists):
     dtypes = tuple(x.dtype for x in flat)
     rows = table(flat[0].device, _make_rows, addresses, sizes, dtypes)
     kinds = [{x.dtype for x in column} for column in kept]
-    uniform = [DTYPES[next(iter(kind))] if len(kind) == 1 else None for kind in kinds]
-    meta = {f"T{j}": dtype if None not in uniform else None for j, dtype in enumerate(uniform)}
+    meta = {f"T{j}": DTYPES[kind.pop()] if len(kind) == 1 else None for j, kind in enumerate(kinds)}
     return rows, meta | {"ALIGNED": aligned(addresses, sizes), "BLOCK": LANES}, kept
 
 
