@@ -83,7 +83,7 @@ def _rows_backward(
     to_scale, to_offset = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for begin in range(0, run, ROWS):
         local = first + begin + tl.arange(0, ROWS)[:, None]
-        here = (local < group) & (begin + tl.arange(0, ROWS)[:, None] < run)
+        here = local < group
         row = which * group + local
         inside, i = here & (column < width), row * width + column
         g, s = get(grad, i, inside), get(s_in, i, inside)
