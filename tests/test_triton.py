@@ -213,12 +213,39 @@ def test_the_far_ends_of_gelu():
     assert_close(grad, torch.autograd.grad(expected.sum(), wide)[0].float(), atol=1e-6)
 
 
-def test_rows_of_parameters_far_apart():
+@pytest.mark.parametrize("width", [32, 4100])
+def test_rows_of_parameters_far_apart(width):
     """The values of a group are columns of one tensor: their rows are read where they are."""
-    x, table = r(3, 4, 32), r(3, 100)
-    scale, offset = table[:, 10:42], table[:, 50:82]
-    assert_close(fk.td_rms_norm(x, scale, offset), fk.td_rms_norm(x, scale.contiguous(), offset.contiguous()))
+    x, table = r(3, 4, width), r(3, 3 * width)
+    scale, offset = table[:, 10 : 10 + width], r(3, width)
+    assert_close(fk.td_rms_norm(x, scale, offset), fk.td_rms_norm(x, scale.contiguous(), offset))
+    assert_close(fk.td_rms_norm(x, offset, scale), fk.td_rms_norm(x, offset, scale.contiguous()))
     assert_close(fk.td_layer_norm(x, scale.T.contiguous().T, offset), fk.td_layer_norm(x, scale, offset))
+
+
+@pytest.mark.parametrize("width", [32, 4100])
+def test_a_large_eps_and_outputs_that_are_views(width):
+    x, scale, residual = r(2, 3, width), r(width), r(2, 3, width)
+    y, total = torch.zeros(2, 3, 2 * width)[..., ::2], torch.zeros(3, 2, width).transpose(0, 1)
+    fk.td_rms_norm(x, scale, residual=residual, eps=0.3, out=(y, total))
+    leaves = [z.requires_grad_() for z in (x, scale, residual)]
+    got = fk.td_rms_norm(x, scale, residual=residual, eps=0.3)
+    grads = torch.autograd.grad(got[0].square().sum(), leaves)
+    with fk.use_backend("eager"):
+        expected = fk.td_rms_norm(x, scale, residual=residual, eps=0.3)
+        oracle = torch.autograd.grad(expected[0].square().sum(), leaves)
+    for a, b, c in zip((y, total), got, expected, strict=True):
+        assert_close(a, c.detach(), atol=1e-5)
+        assert torch.equal(a, b)
+    for a, b in zip(grads, oracle, strict=True):
+        assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_alignment_is_claimed_where_it_is():
+    """A wrong claim is a fault on the device that the interpreter does not see."""
+    assert _launch.aligned([32, 64], [8, 1024])
+    assert not _launch.aligned([32, 68], [8])
+    assert not _launch.aligned([32], [8, 12])
 
 
 @pytest.mark.parametrize("center", [False, True])
