@@ -13,17 +13,21 @@ NATIVE := $(OP_TESTS) tests/test_properties.py
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(VENV)/.built  ## make .venv, install torch first and the rest under constraints.txt, build the extension
-	@:
+setup:  ## make .venv: torch first, then the rest under constraints.txt while the extension is built
+	@$(MAKE) --no-print-directory --jobs 2 $(VENV)/.installed $(VENV)/.built
 
-$(VENV)/.installed: constraints.txt requirements-dev.txt
+$(VENV)/.torch: constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing torch and the tools into $(VENV)"
-	@$(PIP) install --constraint constraints.txt torch
+	@echo "installing torch into $(VENV)"
+	@$(PIP) install --constraint constraints.txt torch numpy ninja pybind11 "setuptools>=77" wheel
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.torch requirements-dev.txt
+	@echo "installing the tools"
 	@$(PIP) install --constraint constraints.txt --requirement requirements-dev.txt
 	@touch $@
 
-$(VENV)/.built: $(VENV)/.installed $(SOURCES)
+$(VENV)/.built: $(VENV)/.torch $(SOURCES)
 	@echo "building the extension"
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
