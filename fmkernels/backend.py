@@ -8,6 +8,8 @@ is the dispatcher's own choice, and ``use_backend`` is the exception one asks fo
 import hashlib
 import importlib.util
 import os
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ _NO_GPU = "this torch has no GPU support: install a CUDA or ROCm build of it"
 _PACKAGE = Path(__file__).parent
 
 _forced: str | None = None  # None is auto. Process-wide, as torch's own backend flags are.
+_changing = threading.RLock()
 _choices: list[str | None] = [None]  # the environment's choice, then those of the use_backend blocks now open
 _loaded: dict[str, str] = {}  # "cpp", "cuda", "triton", "gradients in C++" -> "" if there, else why not
 _above: torch.library.Library | None = None  # the Triton kernels' place over all others, while they are asked for
@@ -98,7 +101,7 @@ def _interpreted() -> bool:
 
 def _look_for_triton() -> str:
     """ "" or why not; triton itself is imported with the first call it serves."""
-    if importlib.util.find_spec("triton") is None:
+    if "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
         return "triton is not installed: pip install triton"
     if not _has_gpu_support() and not _interpreted():
         return f"{_NO_GPU} (for tests, TRITON_INTERPRET=1 runs its kernels on the CPU)"
@@ -107,7 +110,6 @@ def _look_for_triton() -> str:
 
 def load_objects() -> None:
     """Loads what was built; one warning with the reason and the remedy where ``_cpu`` is not to be had."""
-    global _forced
     asked = os.environ.get("FMKERNELS_BACKEND", "auto")
     _check_name(asked, "FMKERNELS_BACKEND")
     _loaded["cpp"] = "not loaded: FMKERNELS_BACKEND=eager" if asked == "eager" else _load("_cpu", "CPU")
@@ -128,7 +130,7 @@ def load_objects() -> None:
             stacklevel=3,
         )
     elif asked != "auto":
-        _forced = _choices[0] = asked
+        _choices[0] = asked
         _follow_choice()
 
 
@@ -151,22 +153,23 @@ class use_backend:  # noqa: N801 (reads as a function: with use_backend("eager")
         self.name = None if name == "auto" else name
 
     def __enter__(self):
-        global _forced
-        _choices.append(self.name)
-        _forced = self.name
-        _follow_choice()
+        with _changing:
+            _choices.append(self.name)
+            _follow_choice()
 
     def __exit__(self, *_):
-        # The newest block still open counts: blocks of several threads may end in any order.
-        global _forced
-        del _choices[len(_choices) - 1 - _choices[::-1].index(self.name)]
-        _forced = _choices[-1]
-        _follow_choice()
+        with _changing:
+            del _choices[len(_choices) - 1 - _choices[::-1].index(self.name)]
+            _follow_choice()
 
 
 def _follow_choice() -> None:
-    """Puts the Triton kernels over all others when they become the choice, and takes them away after."""
-    global _above
+    """The newest block still open counts: blocks of several threads may end in any order.
+
+    Puts the Triton kernels over all others when they become the choice, and takes them away after.
+    """
+    global _above, _forced
+    _forced = _choices[-1]
     if _forced == "triton" and _above is None:
         _above = torch.library.Library("fmkernels", "IMPL")
         for op in OPS.values():
@@ -271,8 +274,13 @@ def _tensors(args: tuple, but: int | None = None) -> Iterator[torch.Tensor]:
             yield from (x for x in (arg if isinstance(arg, (list, tuple)) else [arg]) if isinstance(x, torch.Tensor))
 
 
+def _serves(name: str) -> list[str]:
+    """The devices whose tensors a backend serves."""
+    return {"cpp": ["cpu"], "cuda": ["cuda"], "triton": ["cuda"] + ["cpu"] * _interpreted()}[name]
+
+
 def _check_device(name: str, args: tuple) -> None:
-    serves = {"cpp": ["cpu"], "cuda": ["cuda"], "triton": ["cuda"] + ["cpu"] * _interpreted()}[_forced]
+    serves = _serves(_forced)
     first = next(_tensors(args))
     if first.device.type not in serves:
         raise ValueError(f"{name}: backend {_forced!r} serves {serves[0]} tensors, got one on {first.device}")
@@ -326,8 +334,10 @@ def _direct(op: Op, backward: Callable, setup_context: Callable) -> Callable | N
 
 def served_by(name: str, device: str) -> tuple[str, str]:
     """(backend, reason) for op ``name`` on a device type, as calls are dispatched now."""
-    if _forced == "eager" or (_forced == "triton" and (device == "cuda" or _interpreted())):
+    if _forced == "eager" or (_forced == "triton" and device in _serves(_forced)):
         return _forced, "asked for"
+    if _forced and device not in _serves(_forced):
+        return "none", f"{_forced} was asked for, and serves {' and '.join(_serves(_forced))} tensors"
     key, backend = {"cpu": ("CPU", "cpp"), "cuda": ("CUDA", "cuda")}[device]
     asked = " (asked for)" if _forced == backend else ""
     if not _loaded[backend] and _has_kernel(name, key):

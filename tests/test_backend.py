@@ -248,6 +248,26 @@ def test_use_backend_blocks_may_end_in_any_order():
     assert backend._forced is None
 
 
+def test_use_backend_in_several_threads():
+    """Blocks of threads end in any order; none is left open, and nobody finds the registration half made."""
+    code = """
+import threading, fmkernels as fk
+errors = []
+def work(name):
+    try:
+        for _ in range(40):
+            with fk.use_backend(name):
+                pass
+    except Exception as error:
+        errors.append(repr(error))
+threads = [threading.Thread(target=work, args=(name,)) for name in ("triton", "eager", "auto", "triton", "cpp")]
+[t.start() for t in threads], [t.join() for t in threads]
+print(errors, fk.backend._choices, fk.backend._above)
+"""
+    run = python(code, PACKAGE.parent, TRITON_INTERPRET="1")
+    assert run.stdout == "[] [None] None\n", run.stderr
+
+
 def test_use_backend_changes_who_computes():
     a, b = torch.randn(2, 64), torch.randn(2, 64)
 

@@ -177,9 +177,9 @@ def test_a_table_is_made_once_and_follows_the_storage():
 def test_capturing_wants_a_table_that_is_there(monkeypatch):
     """A graph would upload it when it runs, and know its address for good; by a stand-in for the device."""
     gpu, capturing = torch.device("cuda", 0), [False]
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: type("Stream", (), {"cuda_stream": 7}))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *args, **kwargs: self)
     monkeypatch.setattr(_launch, "_captured", [])
     known = _launch.table(gpu, list, (1, 2))
@@ -200,6 +200,29 @@ def test_float64_is_the_eager_ops():
     assert state.eq(0.5).all()
     one = torch.full((1, 1), 1 / 3, dtype=torch.float64)
     assert fk.psi(torch.zeros(1), one, one, 1.0) == one  # not by way of fp32
+
+
+def test_direct_calls_are_refused_as_the_compiled_kernels_refuse_them():
+    with pytest.raises(ValueError, match="offset must have as many rows as scale"):
+        torch.ops.fmkernels.td_norm([r(2, 3, 8)], r(8), r(2, 8), None, 1e-5, False)
+
+
+def test_an_infinite_parameter_has_finite_gradients():
+    four = [torch.full((3,), value, requires_grad=True) for value in (torch.inf, 1.0, -300.0, 0.0)]
+    out = fk.tdp(*four, torch.ones(1))
+    for a, b in zip(torch.autograd.grad(out.sum(), four[:2]), (0.0, 1.0), strict=True):
+        assert a.eq(b).all()
+
+
+@pytest.mark.parametrize("bins", [1, 20])
+def test_slices_of_many_samples(bins):
+    t = torch.cat([torch.rand(100), torch.tensor([1.5, torch.nan, 0.0, 1.0])])
+    v, x0, x1 = r(104, 6), r(104, 6), r(104, 6)
+    got = fk.velocity_stats(v, x0, x1, t=t).by_t(bins)
+    with fk.use_backend("eager"):
+        expected = fk.velocity_stats(v, x0, x1, t=t).by_t(bins)
+    for name in expected:
+        torch.testing.assert_close(got[name], expected[name], equal_nan=True)
 
 
 def test_the_far_ends_of_gelu():

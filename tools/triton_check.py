@@ -171,7 +171,9 @@ def accesses(asm):
     """Bytes of each global load and store of the program text -> at how many addresses."""
     found = {
         (int(count or 1) * int(bits) // 8, address)
-        for count, bits, address in re.findall(r"\b(?:ld|st)\.global\S*?(?:\.v(\d))?\.[bfsu](\d+) .*?(\[ .*? \])", asm)
+        for count, bits, address in re.findall(
+            r"\b(?:ld|st)(?:\.volatile)?\.global\S*?(?:\.v(\d))?\.[bfsu](\d+) .*?(\[ .*? \])", asm
+        )
     }
     names = "|".join(AMD_SIZES)
     for kind, operands in re.findall(rf"\b(?:global|buffer)_(?:load|store)_({names})\w* (.*)", asm):
@@ -181,17 +183,20 @@ def accesses(asm):
 
 def narrow_by_nature(ttgir, threads):
     """Loads and stores that have less than 16 bytes for each thread: single numbers, one number a row, a short row."""
-    count = 0
+    kinds = []
     for line in ttgir.split("\n"):
-        if not re.search(r"\b(tt\.|amdg\.buffer_)(load|store) ", line):
-            continue
-        kind = line.split(" loc(")[0].rsplit(" : ", 1)[1]
-        element = ELEMENT[re.search(r"(bf16|f16|f32|f64|i16|i32|i64)[,>]", kind)[1]]
-        sizes = [int(size) for size in re.findall(r"(\d+)x", kind.split("!tt")[0].split(",")[0])]
-        if not sizes or sizes[-1] == 1:
-            count += math.prod(sizes)
-        elif math.prod(sizes) * element < 16 * threads:
-            count += 1
+        if re.search(r"\b(tt\.|amdg\.buffer_)(load|store) ", line):
+            kind = line.split(" loc(")[0].rsplit(" : ", 1)[1]
+            element = ELEMENT[re.search(r"(bf16|f16|f32|f64|i16|i32|i64)[,>]", kind)[1]]
+            kinds.append((element, [int(n) for n in re.findall(r"(\d+)x", kind.split("!tt")[0].split(",")[0])]))
+    # A thread with several vectors of a tile has at most as many of its rows.
+    vectors = max(1, max(math.prod(sizes) for _, sizes in kinds) // (4 * threads))
+    count = 0
+    for element, sizes in kinds:
+        if sizes and sizes[-1] == 1:
+            count += min(math.prod(sizes), vectors)
+        else:
+            count += not sizes or math.prod(sizes) * element < 16 * threads
     return count
 
 

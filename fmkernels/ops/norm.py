@@ -36,6 +36,11 @@ def _check_norm(x, scale, offset, residual, eps, center):
                 f"{op}: {name} must have shape ({width},), (1, {width}) or ({batch}, {width}), "
                 f"got {tuple(parameter.shape)}"
             )
+    if offset is not None and offset.numel() != scale.numel():
+        raise ValueError(
+            f"{op}: {offset_name} must have as many rows as {scale_name}, got {tuple(offset.shape)} beside "
+            f"{tuple(scale.shape)}; expand the smaller one"
+        )
     if residual is not None:
         if len(x) > 1:
             raise ValueError(f"{op}: residual goes with a single tensor x, got a list of {len(x)}")

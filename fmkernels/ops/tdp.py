@@ -343,7 +343,7 @@ class _Group(torch.autograd.Function):
         result = [None] * len(flat)
         if not used:
             return None, None, *result
-        grad = torch.cat([grads[i].reshape(len(times), -1) for i in used], dim=1)
+        grad = torch.cat([grads[i].reshape(len(times), flat[i].numel()) for i in used], dim=1)
         lists = [[flat[column * count + i] for i in used] for column in range(4)]
         *columns, to_times = _gradients(grad, lists, times, ctx.weight_offset)
         for column, values in enumerate(columns):

@@ -105,10 +105,12 @@ class InPlace:
 
 def table(device: torch.device, rows: Callable[..., list[list[int]]], *key) -> Tensor:
     """``rows(*key)`` as int64 on the device: made once and reused for as long as the key, addresses mostly, repeats."""
-    gpu = device.type == "cuda"
-    made = _table(device, torch.cuda.current_stream(device).cuda_stream if gpu else 0, rows, key)
-    if gpu and torch.cuda.is_current_stream_capturing():
-        _captured.append(made)  # the graph knows its address only
+    made = _table(device, rows, key)
+    if device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():
+            _captured.append(made)  # the graph knows its address only
+        else:
+            made.record_stream(torch.cuda.current_stream(device))
     return made
 
 
@@ -116,13 +118,10 @@ _captured: list[Tensor] = []
 
 
 @functools.lru_cache(maxsize=256)
-def _table(device, stream, rows, key):
-    host = torch.tensor(rows(*key), dtype=torch.int64)
-    if device.type != "cuda":
-        return host
-    if torch.cuda.is_current_stream_capturing():  # it would be uploaded when the graph runs, and be taken for there now
+def _table(device, rows, key):
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             "fmkernels: a graph is being captured, and the table of addresses of a tdp_group, or of a listed or wide "
-            "norm, is not on the device; make the same call on the same tensors once on this stream before"
+            "norm, is not on the device; make the same call on the same tensors once before capturing"
         )
-    return host.pin_memory().to(device, non_blocking=True)
+    return torch.tensor(rows(*key), dtype=torch.int64).to(device)  # waits: streams of all kinds will read it

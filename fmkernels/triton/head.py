@@ -77,13 +77,13 @@ def _moments_of_z(sums, samples, n, blocks, WIDTH: tl.constexpr, BLOCK: tl.const
     """Mean and variance of all z from the blocks' means and the squares around them."""
     total = tl.zeros([BLOCK], tl.float64)
     for begin in range(0, blocks, BLOCK):
-        i = begin + tl.arange(0, BLOCK)
+        i = begin + tl.arange(0, BLOCK).to(tl.int64)
         width = tl.where(i < blocks, tl.minimum(n - i * WIDTH, WIDTH), 0).to(tl.float64)
         total += width * get(sums + 6 * blocks, i, i < blocks).to(tl.float64)
     mean = tl.sum(total) / n
     total = tl.zeros([BLOCK], tl.float64)
     for begin in range(0, blocks, BLOCK):
-        i = begin + tl.arange(0, BLOCK)
+        i = begin + tl.arange(0, BLOCK).to(tl.int64)
         width = tl.where(i < blocks, tl.minimum(n - i * WIDTH, WIDTH), 0).to(tl.float64)
         off = get(sums + 6 * blocks, i, i < blocks).to(tl.float64) - mean
         total += get(sums + 7 * blocks, i, i < blocks).to(tl.float64) / samples + width * off * off
