@@ -14,7 +14,7 @@ help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup:  ## make .venv: torch first, then the rest under constraints.txt while the extension is built
-	@$(MAKE) --no-print-directory --jobs 2 $(VENV)/.installed $(VENV)/.built
+	@$(MAKE) --no-print-directory --silent --jobs 2 $(VENV)/.installed $(VENV)/.built
 
 $(VENV)/.torch: constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
