@@ -5,6 +5,8 @@
 
 #include "common.h"
 
+#include "../shared/head.h"
+
 namespace fmk {
 namespace {
 
@@ -63,13 +65,6 @@ FMK_CLONES void head_tile_backward(const C* __restrict grad_z, C grad_kl, const 
     const bool held = (raw < low && g > 0) || (raw > high && g < 0);
     to_logvar[i] = held ? C(0) : g;
   }
-}
-
-void check_head(const Tensor& mu, const Tensor& logvar, const Tensor& eps) {
-  check_tensor(mu, "mu");
-  FMK_CHECK(mu.dim() >= 1, "mu needs a batch dimension");
-  check_like(logvar, mu, "logvar");
-  check_like(eps, mu, "eps");
 }
 
 std::tuple<Tensor, Tensor, Tensor> reparameterize(Tensor mu, Tensor logvar, Tensor eps, double low, double high) {
@@ -156,11 +151,8 @@ std::tuple<Tensor, Tensor, Tensor> reparameterize(Tensor mu, Tensor logvar, Tens
 
 std::tuple<Tensor, Tensor> reparameterize_backward(OptTensor grad_z, OptTensor grad_kl, Tensor mu, Tensor logvar,
                                                    Tensor eps, double low, double high) {
-  check_head(mu, logvar, eps);
-  check_like(grad_z, mu, "grad_z");
-  check_tensor(grad_kl, "grad_kl");
+  check_head(mu, logvar, eps, grad_z, grad_kl);
   const int64_t samples = mu.size(0), n = samples == 0 ? 0 : mu.numel() / samples;
-  FMK_CHECK(!grad_kl || grad_kl->numel() == samples, "grad_kl must be (B,)");
   const Tensor mu_d = dense(mu), logvar_d = dense(logvar), eps_d = dense(eps);
   const OptTensor gz = dense(grad_z);
   Tensor to_mu = fresh_like(mu), to_logvar = fresh_like(logvar);

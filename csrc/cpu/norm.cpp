@@ -3,6 +3,8 @@
 // RMS norm has mean = 0 and rstd = 1 / (rms + eps), layer norm rstd = 1 / sqrt(var + eps).
 #include "common.h"
 
+#include "../shared/norm.h"
+
 namespace fmk {
 namespace {
 
@@ -182,70 +184,14 @@ class ParameterRows {
   const C* row(int64_t i) const { return data_ + i * stride_; }
 };
 
-struct Shape {
-  std::vector<Tensor> x;
-  int64_t rows = 0, width = 0, scale_rows = 1;
-  int64_t rows_per_scale() const { return std::max<int64_t>(1, rows / scale_rows); }
-};
-
-// scale (and offset, if given): (D,), (1, D) or (B, D).
-void check_rows(const Tensor& scale, const Shape& shape, int64_t batch, const char* name) {
-  check_tensor(scale, name);
-  const int64_t dim = scale.dim();
-  FMK_CHECK((dim == 1 || dim == 2) && scale.size(dim - 1) == shape.width &&
-                (dim == 1 || scale.size(0) == 1 || scale.size(0) == batch),
-            name, " must be (D,), (1, D) or (B, D)");
-}
-
-Shape check_norm(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& offset) {
-  Shape shape;
-  FMK_CHECK(!x.empty(), "x is an empty list");
-  const Tensor& first = x[0];
-  for (const Tensor& part : x) {
-    check_tensor(part, "x");
-    FMK_CHECK(part.dim() >= 1 && part.dim() == first.dim(), "x: tensors of different dimensions");
-    FMK_CHECK(std::equal(part.sizes().begin(), part.sizes().end() - 1, first.sizes().begin()),
-              "x: tensors differ before the last dimension");
-    FMK_CHECK(dtype_of(part) == dtype_of(first), "x: tensors of different dtypes");
-    shape.width += part.size(part.dim() - 1);
-    shape.x.push_back(dense(part));
-  }
-  shape.rows = 1;
-  for (int64_t i = 0; i + 1 < first.dim(); i++) shape.rows *= first.size(i);
-  const int64_t batch = first.dim() > 1 ? first.size(0) : 1;
-  check_rows(scale, shape, batch, "scale");
-  if (offset) {
-    check_rows(*offset, shape, batch, "offset");
-    FMK_CHECK(offset->numel() == scale.numel(), "offset must have as many rows as scale");
-  }
-  shape.scale_rows = scale.dim() == 1 ? 1 : std::max<int64_t>(1, scale.size(0));
-  return shape;
-}
-
-std::vector<int64_t> sizes_of(const Shape& shape) {
-  std::vector<int64_t> sizes(shape.x[0].sizes().begin(), shape.x[0].sizes().end());
-  sizes.back() = shape.width;
-  return sizes;
-}
-
 // Rows a task works on. In the backward each task has partial sums of its own, so the cut is by size.
 int64_t rows_per_task(const Shape& shape) {
   return std::max<int64_t>(1, kGrain * kTile / std::max<int64_t>(shape.width, 1));
 }
 
-Dtype out_dtype(const std::vector<Tensor>& x, const OptTensor& residual) {
-  return residual ? promote(dtype_of(x[0]), dtype_of(*residual)) : dtype_of(x[0]);
-}
-
 // y, sum (if there is a residual) and stat are dense and of the right sizes.
 void run(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& offset, const OptTensor& residual,
          double eps, bool center, const Shape& shape, Tensor y, Tensor sum, Tensor stat) {
-  FMK_CHECK(offset || !center, "a layer norm has a bias");
-  check_finite(eps, "eps");
-  if (residual) {
-    FMK_CHECK(x.size() == 1, "residual goes with a single x");
-    check_like(*residual, x[0], "residual");
-  }
   const OptTensor res = dense(residual);
   const bool in_double = is_double(y);
   with_compute_type(in_double, [&](auto zero) {
@@ -304,13 +250,9 @@ void run(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& off
   });
 }
 
-Tensor fresh_stat(const Shape& shape, Dtype dtype) {
-  return fresh({shape.rows, 2}, dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32);
-}
-
 std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, OptTensor offset,
                                            OptTensor residual, double eps, bool center) {
-  const Shape shape = check_norm(x, scale, offset);
+  const Shape shape = check_norm(x, scale, offset, residual, eps, center);
   const Dtype dtype = out_dtype(x, residual);
   const auto sizes = sizes_of(shape);
   Tensor y = fresh(sizes, dtype), sum = residual ? fresh(sizes, dtype) : nothing(), stat = fresh_stat(shape, dtype);
@@ -320,23 +262,10 @@ std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, 
 
 void td_norm_out(std::vector<Tensor> x, Tensor scale, OptTensor offset, OptTensor residual, double eps, bool center,
                  Tensor y, OptTensor sum) {
-  const Shape shape = check_norm(x, scale, offset);
-  const Dtype dtype = out_dtype(x, residual);
-  const auto sizes = sizes_of(shape);
-  FMK_CHECK(sum.has_value() == residual.has_value(), "out has a place for the sum if there is a residual");
-  std::vector<const Tensor*> inputs{&scale, offset ? &*offset : nullptr, residual ? &*residual : nullptr};
-  for (const Tensor& part : x) inputs.push_back(&part);
-  for (const Tensor* out : {&y, sum ? &*sum : nullptr}) {
-    if (!out) continue;
-    check_tensor(*out, "out");
-    FMK_CHECK(dtype_of(*out) == dtype, "out has another dtype");
-    FMK_CHECK(out->sizes().size() == sizes.size() && std::equal(sizes.begin(), sizes.end(), out->sizes().begin()),
-              "out has another shape");
-    check_writable(*out, "out", inputs);
-    inputs.push_back(out);
-  }
+  const Shape shape = check_norm(x, scale, offset, residual, eps, center);
+  check_norm_out(shape, x, scale, offset, residual, y, sum);
   InPlace y_target(y), sum_target(sum ? *sum : nothing());
-  run(x, scale, offset, residual, eps, center, shape, y_target.work, sum_target.work, fresh_stat(shape, dtype));
+  run(x, scale, offset, residual, eps, center, shape, y_target.work, sum_target.work, fresh_stat(shape, dtype_of(y)));
   y_target.commit();
   sum_target.commit();
 }
@@ -347,14 +276,9 @@ void td_norm_out(std::vector<Tensor> x, Tensor scale, OptTensor offset, OptTenso
 std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor grad_sum, std::vector<Tensor> s,
                                                     Tensor scale, Tensor stat, double eps, bool center) {
   Shape shape = check_norm(s, scale, std::nullopt);
+  check_norm_backward(shape, grad_y, grad_sum, stat);
   const Tensor gy = dense(grad_y), stats_in = dense(stat);
   const OptTensor gs = dense(grad_sum);
-  check_tensor(grad_y, "grad_y");
-  check_tensor(grad_sum, "grad_sum");
-  check_tensor(stat, "stat");
-  const int64_t total = shape.rows * shape.width;
-  FMK_CHECK(gy.numel() == total && (!gs || gs->numel() == total), "grad_y or grad_sum has another shape");
-  FMK_CHECK(stat.numel() == 2 * shape.rows, "stat has another shape");
   Tensor grad_x = fresh(sizes_of(shape), dtype_of(s[0]));
   const bool in_double = is_double(s[0]) || is_double(grad_y);
   const Dtype wide = in_double ? Dtype::f64 : Dtype::f32;

@@ -1,6 +1,8 @@
 // gelu(a) * b with the exact gelu, forward and backward: the gate of a feed-forward layer.
 #include "common.h"
 
+#include "../shared/norm.h"
+
 namespace fmk {
 namespace {
 
@@ -18,25 +20,6 @@ FMK_CLONES void gelu_mul_tile_backward(const C* __restrict grad, const C* __rest
     to_b[i] = grad[i] * a[i] * phi.cdf;
   }
 }
-
-// Gate and up as rows of one width: two tensors, or (b absent) the halves of each row of one.
-struct Gate {
-  Tensor a, b;
-  int64_t rows = 1, width, stride, b_shift;
-  Gate(const Tensor& first, const OptTensor& second) : a(dense(first)), b(second ? dense(*second) : a) {
-    check_tensor(first, "a");
-    check_like(second, first, "b");
-    if (second) {
-      width = stride = a.numel();
-      b_shift = 0;
-    } else {
-      FMK_CHECK(a.dim() >= 1 && a.size(a.dim() - 1) % 2 == 0, "a must have an even last dimension");
-      stride = a.size(a.dim() - 1);
-      width = b_shift = stride / 2;
-      rows = stride == 0 ? 0 : a.numel() / stride;
-    }
-  }
-};
 
 Tensor gelu_mul(Tensor a, OptTensor b) {
   const Gate gate(a, b);

@@ -2,6 +2,8 @@
 // psi = (t (r - 1) + 1) x0 + t x1 and Dt_psi = (r - 1) x0 + x1, with r = sigma_min / sigma_max.
 #include "common.h"
 
+#include "../shared/path.h"
+
 namespace fmk {
 namespace {
 
@@ -26,28 +28,6 @@ FMK_CLONES void pair_tile(C c0, C c1, C ratio, const C* __restrict x0, const C* 
 template <class C>
 FMK_CLONES void scale_tile(C c, const C* __restrict x, C* __restrict out, int64_t n) {
   for (int64_t i = 0; i < n; i++) out[i] = c * x[i];
-}
-
-// Samples of one batch: (B, n) whatever the shape behind the first dimension.
-struct Batch {
-  int64_t samples, n;
-  explicit Batch(const Tensor& x) {
-    FMK_CHECK(x.dim() >= 1, "a batch dimension is needed");
-    samples = x.size(0);
-    n = samples == 0 ? 0 : x.numel() / samples;
-  }
-};
-
-void check_t(const Tensor& t, const Batch& batch) {
-  check_tensor(t, "t");
-  FMK_CHECK(t.dim() >= 1 && t.size(0) == batch.samples && t.numel() == batch.samples,
-            "t must have one element a sample");
-}
-
-double ratio_of(double sigma_min, double sigma_max) {
-  const double ratio = sigma_min / sigma_max - 1.0;
-  FMK_CHECK(finite(sigma_min) && finite(sigma_max) && finite(ratio), "sigma_min or sigma_max is no scale");
-  return ratio;
 }
 
 // Either output may be left out; both together are made in one pass over x0 and x1.
@@ -78,11 +58,6 @@ void run_path(const OptTensor& t, const Tensor& x0, const Tensor& x1, double sig
       if (velocity) v_out.put(at, v, n);
     });
   });
-}
-
-void check_ends(const Tensor& x0, const Tensor& x1) {
-  check_tensor(x0, "x0");
-  check_like(x1, x0, "x1");
 }
 
 Tensor psi(Tensor t, Tensor x0, Tensor x1, double sigma_min, double sigma_max) {
@@ -180,20 +155,6 @@ FMK_CLONES void velocity_tile(const C* __restrict pred, const C* __restrict x0, 
   }
 }
 
-// The target velocity, given or made from x0 and x1, tile by tile.
-struct Target {
-  OptTensor x0, x1, given;
-  Target(const OptTensor& start, const OptTensor& end, const OptTensor& target, const Tensor& pred)
-      : x0(dense(start)), x1(dense(end)), given(dense(target)) {
-    check_tensor(pred, "v_pred");
-    FMK_CHECK(given ? !x0 && !x1 : x0 && x1, "give x0 and x1, or v_target");
-    check_like(x0, pred, "x0");
-    check_like(x1, pred, "x1");
-    check_like(given, pred, "v_target");
-  }
-  bool in_double() const { return is_double(x0) || is_double(x1) || is_double(given); }
-};
-
 // (B, 9) sums of every sample, row-major.
 std::vector<double> velocity_sums(const Tensor& v_pred, const Target& target, double ratio) {
   const Batch batch(v_pred);
@@ -224,10 +185,6 @@ std::vector<double> velocity_sums(const Tensor& v_pred, const Target& target, do
   return sums;
 }
 
-Dtype stats_dtype(const Tensor& v_pred, const Target& target) {
-  return is_double(v_pred) || target.in_double() ? Dtype::f64 : Dtype::f32;
-}
-
 Tensor velocity_stats(Tensor v_pred, OptTensor x0, OptTensor x1, OptTensor v_target, double sigma_min,
                       double sigma_max) {
   const Target target(x0, x1, v_target, v_pred);
@@ -238,12 +195,8 @@ Tensor velocity_stats(Tensor v_pred, OptTensor x0, OptTensor x1, OptTensor v_tar
 // What people log, from the (B, 9) sums: rows of nmse (pooled), cos, speed_ratio (means) and the number of
 // samples; first of the whole batch, then of the slices (k/bins, (k+1)/bins] of t. No samples: NaN.
 Tensor velocity_summary(Tensor sums, OptTensor t, int64_t n, int64_t bins) {
-  check_tensor(sums, "sums");
-  check_tensor(t, "t");
-  FMK_CHECK(sums.dim() == 2 && sums.size(1) == kVelocityColumns, "sums must be (B, 9)");
+  check_summary(sums, t, bins);
   const int64_t samples = sums.size(0);
-  FMK_CHECK(!t || t->numel() == samples, "t must have one element a sample");
-  FMK_CHECK(bins >= (t ? 1 : 0), "bins must be at least 1");
   const Values<double> rows(sums);
   const std::vector<double> times = t ? Values<double>(*t).copy() : std::vector<double>();
   const int64_t slices = t ? bins : 0;
@@ -283,11 +236,6 @@ Tensor velocity_summary(Tensor sums, OptTensor t, int64_t n, int64_t bins) {
     out.push_back(total.count);
   }
   return tensor_of(out, {1 + slices, 4}, dtype_of(sums));
-}
-
-void check_weight(const OptTensor& weight, const Batch& batch) {
-  check_tensor(weight, "weight");
-  FMK_CHECK(!weight || (weight->dim() == 1 && weight->numel() == batch.samples), "weight must be (B,)");
 }
 
 std::tuple<Tensor, Tensor> flow_loss(Tensor v_pred, OptTensor x0, OptTensor x1, OptTensor v_target,

@@ -2,6 +2,8 @@
 // and in the same pass the low-precision copy for the next forward and the numbers people print.
 #include "common.h"
 
+#include "../shared/step.h"
+
 namespace fmk {
 namespace {
 
@@ -41,35 +43,10 @@ FMK_CLONES void step_tile(C* __restrict x, const Inputs<C>& in, int64_t n, doubl
 // dt comes as a number or as a one-element tensor (`dt_tensor`, which then counts).
 void step_(Tensor x, Tensor v, OptTensor v_prev, OptTensor v_uncond, double dt, OptTensor dt_tensor, double a,
            double b, double guidance, double gain, OptTensor low, OptTensor stats) {
-  check_tensor(x, "x");
-  FMK_CHECK(dtype_of(x) == Dtype::f32 || dtype_of(x) == Dtype::f64, "x must be float32 or float64");
-  FMK_CHECK(x.dim() >= 1, "x needs a batch dimension");
-  check_like(v, x, "v");
-  check_like(v_prev, x, "v_prev");
-  check_like(v_uncond, x, "v_uncond");
-  check_like(low, x, "low");
-  check_tensor(stats, "stats");
+  check_step(x, v, v_prev, v_uncond, dt_tensor, {dt, a, b, guidance, gain}, low, stats);
   const int64_t samples = x.size(0), n = samples == 0 ? 0 : x.numel() / samples;
-  FMK_CHECK(!stats || (dtype_of(*stats) == Dtype::f32 && stats->dim() == 2 && stats->size(0) == samples &&
-                       stats->size(1) == kStepColumns),
-            "stats must be (B, 5) float32");
-  if (dt_tensor) {
-    check_tensor(*dt_tensor, "dt");
-    FMK_CHECK(dt_tensor->numel() == 1, "dt must have one element");
-    dt = Values<double>(*dt_tensor)[0];
-  }
+  if (dt_tensor) dt = Values<double>(*dt_tensor)[0];
   check_finite(dt, "dt");
-  check_finite(a, "a");
-  check_finite(b, "b");
-  check_finite(guidance, "guidance");
-  check_finite(gain, "gain");
-
-  const Tensor *prev_at = pointer_to(v_prev), *uncond_at = pointer_to(v_uncond), *dt_at = pointer_to(dt_tensor),
-               *low_at = pointer_to(low), *stats_at = pointer_to(stats);
-  check_writable(x, "x", {&v, prev_at, uncond_at, dt_at, low_at, stats_at});
-  if (low) check_writable(*low, "low", {&v, prev_at, uncond_at, dt_at, stats_at});
-  if (stats) check_writable(*stats, "stats", {&v, prev_at, uncond_at, dt_at});
-
   InPlace state(x);
   std::optional<InPlace> copy;
   if (low) copy.emplace(*low);

@@ -6,6 +6,8 @@
 
 #include "common.h"
 
+#include "../shared/tdp.h"
+
 namespace fmk {
 namespace {
 
@@ -50,62 +52,11 @@ FMK_CLONES C tdp_tile_backward(const C* __restrict grad, const C* __restrict p0,
   return to_time;
 }
 
-// One parameter: p0, p1, weight, bias of n elements each, and the column of the output where it starts.
-struct Param {
-  const void* data[4];
-  Dtype dtype[4];
-  int64_t n, column;
-
-  template <class C>
-  const C* at(int which, int64_t i, int64_t count, C* tile) const {
-    return Source<C>(data[which], dtype[which]).at(i, count, tile);
-  }
-};
-
-// Parameters side by side, without references of its own to the dense ones: made anew for every call.
-struct Group {
-  std::vector<Param> params;
-  std::vector<Tensor> copies;  // of what was not dense
-  int64_t width = 0;
-  bool in_double = false;
-  Dtype out_dtype = Dtype::f32;   // promotion of every p0 and p1
-  Dtype grad_dtype = Dtype::f32;  // and of every weight and bias too
-
-  // `pinned`: shapes were compared when the group was made, and only sizes are now.
-  void add(const Tensor& p0, const Tensor& p1, const Tensor& weight, const Tensor& bias, bool pinned = false) {
-    static const char* const names[] = {"param0", "param1", "weight", "bias"};
-    const Tensor* tensors[] = {&p0, &p1, &weight, &bias};
-    Param param;
-    param.n = p0.numel();
-    param.column = width;
-    for (int j = 0; j < 4; j++) {
-      const Tensor* x = tensors[j];
-      FMK_CHECK(on_cpu(*x), names[j], " must be on the CPU");
-      FMK_CHECK(j == 0 || (pinned ? x->numel() == param.n : same_shape(*x, p0)), names[j], " has another shape");
-      param.dtype[j] = dtype_of(*x);
-      FMK_CHECK(param.dtype[j] != Dtype::other, names[j], " must be floating point");
-      if (!x->is_contiguous()) {
-        copies.push_back(torch::stable::contiguous(*x));
-        x = &copies.back();
-      }
-      param.data[j] = x->const_data_ptr();
-      in_double |= param.dtype[j] == Dtype::f64;
-    }
-    const Dtype dtype = promote(param.dtype[0], param.dtype[1]);
-    const Dtype wide = promote(dtype, promote(param.dtype[2], param.dtype[3]));
-    out_dtype = params.empty() ? dtype : promote(out_dtype, dtype);
-    grad_dtype = params.empty() ? wide : promote(grad_dtype, wide);
-    width += param.n;
-    params.push_back(param);
-  }
-  void add(const std::vector<Tensor>& p0, const std::vector<Tensor>& p1, const std::vector<Tensor>& weight,
-           const std::vector<Tensor>& bias) {
-    FMK_CHECK(p0.size() == p1.size() && p0.size() == weight.size() && p0.size() == bias.size(),
-              "params: lists of different lengths");
-    params.reserve(p0.size());
-    for (size_t i = 0; i < p0.size(); i++) add(p0[i], p1[i], weight[i], bias[i]);
-  }
-};
+// n elements from i on of one of a parameter's four.
+template <class C>
+const C* values_of(const Param& param, int which, int64_t i, int64_t n, C* tile) {
+  return Source<C>(param.data[which], param.dtype[which]).at(i, n, tile);
+}
 
 // Runs body(param, begin, n) over every segment of at most a tile, in parallel; `steps` weighs the work.
 template <class F>
@@ -137,8 +88,8 @@ void forward(const Group& group, const Values<C>& times, double weight_offset, c
   const int64_t steps = times.size();
   for_segments(group.params, steps, [&](const Param& param, int64_t begin, int64_t n, int64_t) {
     Tile<C> a, b, c, d, spread, shifted, result;
-    const C *p0 = param.at<C>(0, begin, n, a), *p1 = param.at<C>(1, begin, n, b);
-    const C *weight = param.at<C>(2, begin, n, c), *bias = param.at<C>(3, begin, n, d);
+    const C *p0 = values_of<C>(param, 0, begin, n, a), *p1 = values_of<C>(param, 1, begin, n, b);
+    const C *weight = values_of<C>(param, 2, begin, n, c), *bias = values_of<C>(param, 3, begin, n, d);
     const C offset = C(weight_offset);
     if (steps > 1) prepare_tile(p0, p1, weight, offset, spread.data, shifted.data, n);
     for (int64_t k = 0; k < steps; k++) {
@@ -161,8 +112,8 @@ std::vector<double> backward(const Source<C>& grad, const Group& group, const Va
   std::vector<double> shares(size_t(count_segments(group.params) * steps));
   for_segments(group.params, steps, [&](const Param& param, int64_t begin, int64_t n, int64_t segment) {
     Tile<C> a, b, c, d, g, sums[4];
-    const C *p0 = param.at<C>(0, begin, n, a), *p1 = param.at<C>(1, begin, n, b);
-    const C *weight = param.at<C>(2, begin, n, c), *bias = param.at<C>(3, begin, n, d);
+    const C *p0 = values_of<C>(param, 0, begin, n, a), *p1 = values_of<C>(param, 1, begin, n, b);
+    const C *weight = values_of<C>(param, 2, begin, n, c), *bias = values_of<C>(param, 3, begin, n, d);
     const int64_t column = param.column + begin;
     for (auto& sum : sums) std::fill_n(sum.data, n, C(0));
     for (int64_t k = 0; k < steps; k++)
@@ -176,23 +127,11 @@ std::vector<double> backward(const Source<C>& grad, const Group& group, const Va
   return to_times;
 }
 
-void check_times(const Tensor& times, double weight_offset) {
-  check_finite(weight_offset, "weight_offset");
-  check_tensor(times, "times");
-  FMK_CHECK(times.dim() == 1, "times must be one-dimensional");
-}
-
 void run(const Group& group, const Tensor& times, double weight_offset, const Tensor& out) {
   with_compute_type(group.in_double, [&](auto zero) {
     using C = decltype(zero);
     forward(group, Values<C>(times), weight_offset, Sink<C>(out));
   });
-}
-
-std::vector<int64_t> rows_of(const Tensor& times, const Tensor& param) {
-  std::vector<int64_t> sizes{times.numel()};
-  sizes.insert(sizes.end(), param.sizes().begin(), param.sizes().end());
-  return sizes;
 }
 
 Tensor tdp(Tensor p0, Tensor p1, Tensor weight, Tensor bias, Tensor times, double weight_offset) {
@@ -206,14 +145,9 @@ Tensor tdp(Tensor p0, Tensor p1, Tensor weight, Tensor bias, Tensor times, doubl
 
 void tdp_out(Tensor p0, Tensor p1, Tensor weight, Tensor bias, Tensor times, double weight_offset, Tensor out) {
   check_times(times, weight_offset);
-  check_tensor(out, "out");
   Group group;
   group.add(p0, p1, weight, bias);
-  const auto rows = rows_of(times, p0);
-  FMK_CHECK(dtype_of(out) == group.out_dtype, "out has another dtype");
-  FMK_CHECK(out.sizes().size() == rows.size() && std::equal(rows.begin(), rows.end(), out.sizes().begin()),
-            "out has another shape");
-  check_writable(out, "out", {&p0, &p1, &weight, &bias, &times});
+  check_out(out, group, p0, p1, weight, bias, times);
   InPlace target(out);
   run(group, times, weight_offset, target.work);
   target.commit();
@@ -248,13 +182,6 @@ Tensor tdp_group(std::vector<Tensor> p0, std::vector<Tensor> p1, std::vector<Ten
   Tensor out = fresh({times.numel(), group.width}, group.out_dtype);
   run(group, times, weight_offset, out);
   return out;
-}
-
-void check_rows(const Tensor& out, const Tensor& times, const Group& group) {
-  check_tensor(out, "out");
-  FMK_CHECK(dtype_of(out) == group.out_dtype && out.is_contiguous() && out.dim() == 2 &&
-                out.size(0) == times.numel() && out.size(1) == group.width,
-            "out must be a dense (T, total) buffer of the parameters' dtype");
 }
 
 void tdp_group_out(std::vector<Tensor> p0, std::vector<Tensor> p1, std::vector<Tensor> weight,
