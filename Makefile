@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
-SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h') fmkernels/schema.py setup.py pyproject.toml
+SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu*') fmkernels/schema.py setup.py pyproject.toml
 OP_TESTS := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/test_path.py tests/test_step.py \
             tests/test_head.py tests/test_bad_input.py
 NATIVE := $(OP_TESTS) tests/test_properties.py
 
-.PHONY: setup test test-triton test-fast triton-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
+.PHONY: setup test test-triton test-cuda test-fast triton-check cuda-check cuda-build-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,13 +32,18 @@ $(VENV)/.built: $(VENV)/.torch $(SOURCES)
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
 
-test: setup  ## the whole suite, then the op tests once more on the Triton kernels (six minutes)
+test: setup  ## the whole suite, then the op tests on the Triton kernels and on the CUDA kernels (ten minutes)
 	$(BIN)/python -m pytest tests
 	@$(MAKE) --no-print-directory test-triton
+	@$(MAKE) --no-print-directory test-cuda
 
 test-triton: setup  ## the op tests on the Triton kernels, in its interpreter on the CPU
 	TRITON_INTERPRET=1 FMKERNELS_BACKEND=triton $(BIN)/python -m pytest tests/test_triton.py $(OP_TESTS) \
 	    tests/test_torch.py::test_compile_fullgraph
+
+test-cuda: setup  ## the op tests on the CUDA kernels, executed on the CPU and checked; then cuda-check
+	FMKERNELS_CUDA_ON_HOST=1 $(BIN)/python -m pytest tests/test_cuda.py $(OP_TESTS)
+	@$(MAKE) --no-print-directory cuda-check
 
 test-fast: setup  ## what one runs after every edit
 	$(BIN)/python -m pytest tests -m "not slow" --ignore=tests/test_torch.py --ignore=tests/test_backend.py
@@ -49,7 +54,13 @@ triton-check: setup  ## compile the Triton kernels for four NVIDIA and one AMD G
 	@$(PIP) install --upgrade --no-deps --target build/newest-triton triton
 	PYTHONPATH=build/newest-triton $(BIN)/python tools/triton_check.py
 
-gpu-check: setup  ## on a machine with a GPU: parity there, benchmarks, one JSON file; elsewhere one line
+cuda-check: setup  ## compile the CUDA kernels for four GPUs: registers, spills, 128-bit accesses; runs nothing
+	@$(BIN)/python tools/cuda_check.py
+
+cuda-build-check: setup  ## the real CUDA extension under a CUDA torch in a second environment (5 GB), without a GPU
+	@tools/cuda_build_check.sh $(BIN)/python
+
+gpu-check: setup  ## on a machine with a GPU: parity, sanitizer, graphs, benchmarks, JSON and Markdown; elsewhere one line
 	@$(BIN)/python tools/gpu_check.py
 
 lint: setup  ## ruff, format and check, changing nothing

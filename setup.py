@@ -1,20 +1,62 @@
-"""Builds the compiled objects: ``_cpu`` (the ops, on torch's stable ABI), ``_host`` (pybind11, no torch), and
-``_autograd`` (gradients of a few ops in C++, for this torch only: the stable ABI has no autograd).
+"""Builds the compiled objects: ``_cpu`` and ``_cuda`` (the ops, on torch's stable ABI), ``_host`` (pybind11, no torch),
+and ``_autograd`` (gradients of a few ops in C++, for this torch only: the stable ABI has no autograd).
 
-FMKERNELS_BUILD=0   install without a compiler: eager PyTorch (and Triton) serve.
+``_cuda`` is built where torch is a CUDA build and nvcc is found (CUDA_HOME, or on PATH); no GPU is needed.
+FORCE_CUDA=1          fail where it cannot be built; FORCE_CUDA=0 leave it out: Triton serves GPUs.
+TORCH_CUDA_ARCH_LIST  the architectures, e.g. "9.0"; without it those of the GPUs here, or else all four we test.
+FMKERNELS_BUILD=0     install without a compiler: eager PyTorch (and Triton) serve.
 FMKERNELS_SANITIZE=1  AddressSanitizer and UBSan, for ``make sanitize``.
 """
 
 import hashlib
 import os
+import sys
 from pathlib import Path
 
 from setuptools import setup
 
+sys.path.insert(0, str(Path(__file__).parent / "csrc"))
+from find_cuda import cuda_home
+
 TORCH_TARGET = "0x020a000000000000"  # the stable ABI of 2.10: one object for every torch from there on
+ARCHITECTURES = "8.0;9.0;10.0;12.0+PTX"  # of tools/cuda_check.py; 8.6 and 8.9 run 8.0's code
+
+
+def cuda_extensions(include, libraries):
+    """``_cuda``, or nothing; FORCE_CUDA=1 turns the reason why not into an error."""
+    import torch
+    from setuptools import Extension
+
+    forced = os.environ.get("FORCE_CUDA")
+    home = cuda_home()
+    why_not = "" if home else "no nvcc: set CUDA_HOME to the CUDA toolkit"
+    if not torch.version.cuda:
+        why_not = f"torch {torch.__version__} has no CUDA support: install a CUDA build of it"
+    if forced == "1" and why_not:
+        raise SystemExit(f"fmkernels: FORCE_CUDA=1, but {why_not}")
+    if forced == "0" or why_not:
+        return []
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", ARCHITECTURES)
+    return [
+        Extension(
+            "fmkernels._cuda",
+            sources=sorted(str(path) for path in Path("csrc/cuda").glob("*.cu")),
+            depends=[str(path) for folder in ("cuda", "shared") for path in Path("csrc", folder).glob("*.*h")],
+            include_dirs=[*include, str(home / "include")],
+            library_dirs=[*libraries, str(home / "lib64")],
+            libraries=["torch_cpu", "torch_cuda", "cudart"],
+            define_macros=[("TORCH_TARGET_VERSION", TORCH_TARGET), ("USE_CUDA", None)],
+            extra_compile_args={"nvcc": ["-O3", "-std=c++17", "-Xcompiler", "-fvisibility=hidden"], "cxx": []},
+            extra_link_args=["-Wl,-s"],
+            language="c++",
+        )
+    ]
 
 
 def extensions():
+    if cuda_home():
+        os.environ["CUDA_HOME"] = str(cuda_home())  # before torch looks for it and finds a wrapper
     import pybind11
     import torch
     from setuptools import Extension
@@ -72,7 +114,8 @@ def extensions():
         extra_link_args=["-Wl,-s"],
         language="c++",
     )
-    return {"ext_modules": [cpu, host, autograd], "cmdclass": {"build_ext": BuildExtension}}
+    modules = [cpu, host, autograd, *cuda_extensions(include_paths(), library_paths())]
+    return {"ext_modules": modules, "cmdclass": {"build_ext": BuildExtension}}
 
 
 setup(**(extensions() if os.environ.get("FMKERNELS_BUILD", "1") != "0" else {}))

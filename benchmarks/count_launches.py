@@ -8,6 +8,7 @@ Triton kernels launch, as tests/test_triton.py counts it with a stand-in for the
 
 import argparse
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -30,21 +31,30 @@ def launches_nothing(op: torch._ops.OpOverload) -> bool:
 
 
 class Launches(TorchDispatchMode):
-    """Counts by name; what attention does inside is its own business."""
+    """Counts by name; what attention does inside is its own business. each: our ops' launches."""
+
+    each = LAUNCHES
 
     def __init__(self):
         super().__init__()
         self.counts = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func._schema.name.split("::")[1]
-        if func.namespace == "fmkernels":
-            self.counts[name] += LAUNCHES[name]
-        elif func is aten._local_scalar_dense.default:
+        if func is aten._local_scalar_dense.default:
             return True  # the plain structure asks whether all samples share their time: they do
-        elif not launches_nothing(func):
-            self.counts[name] += 1
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is aten.to.dtype:  # the gradients in C++ call it whole: a view by its schema, or a copy
+            with self:
+                return func.decompose(*args, **kwargs)
+        name = func._schema.name.split("::")[1]
+        number = self.each[name] if func.namespace == "fmkernels" else int(not launches_nothing(func))
+        out = func(*args, **kwargs)
+        if number:
+            self.launched(name, number, func, args, kwargs, out)
+        return out
+
+    def launched(self, name: str, number: int, func: Callable, args: tuple, kwargs: dict, out: object) -> None:
+        self.counts[name] += number
 
 
 class AttentionIsOne(TorchFunctionMode):
@@ -57,38 +67,51 @@ class AttentionIsOne(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is not F.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
-        self.launches.counts["attention"] += 1
         b, heads, n, d = args[0].shape
-        return torch.empty(b, n, heads, d, device="meta", dtype=args[0].dtype).transpose(1, 2)
+        out = torch.empty(b, n, heads, d, device="meta", dtype=args[0].dtype).transpose(1, 2)
+        self.launches.launched("attention", 1, func, args, kwargs or {}, out)
+        return out
 
 
-def launches(call) -> Counter:
-    with torch.no_grad(), Launches() as counted, AttentionIsOne(counted):
+def counted(call: Callable, launches: Launches) -> Launches:
+    with torch.no_grad(), launches, AttentionIsOne(launches):
         call()
-    return counted.counts
+    return launches
 
 
-def count(preset: str) -> dict[str, Counter]:
-    """Contestant -> launches of one guided step of batch 1, by operation."""
-    ours = build(preset, "meta").velocity_net.eval()
+def guided_steps(preset: str, dtype: torch.dtype = torch.float32) -> dict[str, Callable]:
+    """Contestant -> one guided step of batch 1, on meta tensors: networks in dtype, the state in fp32."""
+    ours = build(preset, "meta").velocity_net.eval().type(dtype)
     plain = plain_of(ours)
     _, height, width = PRESETS[preset].text_head_config["latent_shape"]
     x = torch.empty(1, ours.config.channels, height, width, device="meta")
     t, null = torch.empty(2, device="meta"), torch.empty(2, dtype=torch.bool, device="meta")
     stats = torch.empty(1, 5, device="meta")
+
+    def plain_velocity(x, log_snr, null):
+        return plain(x.to(dtype), log_snr.to(dtype), null)  # with an fp32 time its norms would answer in fp32
+
+    def velocity(x, t, null):
+        return ours.velocity(x.to(dtype), t, null=null)
+
     return {
-        "plain": launches(lambda: plain_step(plain, x, t, null)),
-        "fmkernels": launches(lambda: step(ours, x, t, null, stats)),
+        "plain": lambda: plain_step(plain_velocity, x, t, null),
+        "fmkernels": lambda: step(ours, x, t, null, stats, velocity),
     }
+
+
+def count(preset: str) -> dict[str, Counter]:
+    """Contestant -> launches of one guided step of batch 1, by operation."""
+    return {name: counted(call, Launches()).counts for name, call in guided_steps(preset).items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="t2i_256px_clip_dimr", choices=[n for n in PRESETS if "dimr" in n])
     counts = count(parser.parse_args().preset)
-    for name, counted in counts.items():
-        print(f"{name}: {counted.total()} launches a guided step")
-        print("  " + ", ".join(f"{op} {n}" for op, n in counted.most_common()))
+    for name, by_op in counts.items():
+        print(f"{name}: {by_op.total()} launches a guided step")
+        print("  " + ", ".join(f"{op} {n}" for op, n in by_op.most_common()))
 
 
 if __name__ == "__main__":

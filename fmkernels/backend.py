@@ -22,6 +22,7 @@ from fmkernels.schema import NAMES, library
 BACKENDS = ("auto", "cpp", "cuda", "triton", "eager")
 _NO_GPU = "this torch has no GPU support: install a CUDA or ROCm build of it"
 _PACKAGE = Path(__file__).parent
+_CPU_ONLY = ("tdp_pin", "tdp_unpin", "tdp_pinned")  # a handle to parameters; on a GPU they travel with the launch
 
 _forced: str | None = None  # None is auto. Process-wide, as torch's own backend flags are.
 _changing = threading.RLock()
@@ -63,7 +64,7 @@ def _load(stem: str, key: str) -> str:
         torch.ops.load_library(str(files[0]))
     except (OSError, RuntimeError) as error:
         return f"{files[0].name} does not load: {error}"
-    missing = [name for name in NAMES if name != "tdp_unpin" and not _has_kernel(name, key)]
+    missing = [name for name in NAMES if name not in _CPU_ONLY and not _has_kernel(name, key)]
     return f"{files[0].name} was built from other sources: no kernel for {', '.join(missing)}" if missing else ""
 
 

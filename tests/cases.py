@@ -12,8 +12,11 @@ import fmkernels as fk
 # make test runs the files of the native kernels a second time on the Triton kernels, in the interpreter: slow in
 # proportion to the programs started, and one thread at a time.
 TRITON = os.environ.get("FMKERNELS_BACKEND") == "triton"
+# And a third time on the CUDA kernels, compiled for the CPU (host_cuda.py): there they serve as "cpp".
+CUDA = os.environ.get("FMKERNELS_CUDA_ON_HOST") == "1"
 SERVING = ["triton"] if TRITON else ["cpp", "eager"]
-natively = pytest.mark.skipif(TRITON, reason="of the compiled object alone")
+natively = pytest.mark.skipif(TRITON, reason="of the compiled objects alone")
+on_the_cpu = pytest.mark.skipif(TRITON or CUDA, reason="of the CPU's compiled object alone")
 B = 3  # samples
 LONG, HUGE = (5003, 9001) if TRITON else (70001, 100003)  # wider than a norm holds in registers
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)[TRITON:]  # Triton leaves float64 to eager

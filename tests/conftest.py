@@ -12,6 +12,11 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
     interpreter.patch_once_a_launch()
 
+if os.environ.get("FMKERNELS_CUDA_ON_HOST") == "1":
+    import host_cuda
+
+    host_cuda.load()
+
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -27,7 +32,8 @@ def golden():
 
     def load(name):
         if name not in cache:
-            cache[name] = load_file(GOLDEN / f"{name}.safetensors")
+            tensors = load_file(GOLDEN / f"{name}.safetensors")
+            cache[name] = {key: x.clone() for key, x in tensors.items()}  # in memory of torch's own
         return cache[name]
 
     return load

@@ -5,7 +5,7 @@ import threading
 import cases
 import pytest
 import torch
-from cases import CASES, DTYPES, HUGE, LONG, SIZES, TOLERANCE, WITH_GRADIENTS, natively
+from cases import CASES, DTYPES, HUGE, LONG, SIZES, TOLERANCE, WITH_GRADIENTS, natively, on_the_cpu
 
 import fmkernels as fk
 from fmkernels import backend
@@ -74,7 +74,7 @@ def test_half_is_the_float32_result_rounded_once(case, dtype):
     assert_same(halves, [f.to(h.dtype) for h, f in zip(halves, floats, strict=True)], case.name)
 
 
-@natively  # the interpreter runs programs one after another: no atomics, says make triton-check
+@on_the_cpu  # of the others test_triton.py and test_cuda.py know more
 @every_case
 def test_same_bits_for_any_number_of_threads_and_every_run(case):
     inputs = case.inputs(LONG, torch.float32)

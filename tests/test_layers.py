@@ -75,7 +75,10 @@ def test_the_rule_can_fail():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_has_its_stem_in_every_column(family):
     for place in (
+        "csrc/shared/{}.h",
         "csrc/cpu/{}.cpp",
+        "csrc/cuda/{}.cuh",
+        "csrc/cuda/{}.cu",
         "fmkernels/ops/{}.py",
         "fmkernels/eager/{}.py",
         "fmkernels/triton/{}.py",

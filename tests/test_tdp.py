@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from cases import SERVING, assert_close, natively
+from cases import SERVING, assert_close, on_the_cpu
 
 import fmkernels as fk
 
@@ -101,7 +101,7 @@ def test_group_of_many_shapes_and_dtypes():
         assert_close(out, fk.tdp(*(x.float() for x in four), times, weight_offset=1.0))
 
 
-@natively
+@on_the_cpu
 def test_group_is_one_native_call():
     group = fk.TdpGroup(make_params(MODEL_256))
     group.pin()  # made once, before the loop
@@ -183,6 +183,7 @@ def test_group_says_when_a_parameter_changed_its_size():
         group.buffer(-1)
 
 
+@on_the_cpu  # its memory is pickle's own, which test_cuda.py's checks do not know
 def test_a_pickled_buffer_is_still_one():
     group = fk.TdpGroup(make_params([5, 7]))
     buffer = pickle.loads(pickle.dumps(group.buffer(2)))

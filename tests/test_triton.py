@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from cases import CASES, TRITON, assert_close
+from dense_calls import dense_calls, large_tensors, r
 
 import fmkernels as fk
 from fmkernels import backend
@@ -27,63 +28,6 @@ if TRITON:
 
     from fmkernels import triton as kernels
     from fmkernels.triton import _launch, norm
-
-
-def r(*sizes, dtype=torch.float32):
-    return torch.randn(sizes).to(dtype)
-
-
-def dense_calls(n=64):
-    """op -> a call of it on dense tensors, as a model makes them; no tensor is given twice."""
-
-    def x(dtype=torch.float32):
-        return r(2, n, dtype=dtype)
-
-    def row():
-        return r(n)
-
-    def four():
-        return [row() for _ in range(4)]
-
-    def lists():
-        return [[row(), row()] for _ in range(4)]
-
-    def wide():
-        return r(2, norm.ROW + 8)
-
-    t = r(2)
-    step = (0.1, None, 1.0, 0.5, 3.0, 1.0)
-    return {
-        "tdp": (*four(), t, 1.0),
-        "tdp_out": (*four(), t, 1.0, x()),
-        "tdp_backward": (x(), *four(), t, 1.0),
-        "tdp_group": (*lists(), t, 1.0),
-        "tdp_group_out": (*lists(), t, 1.0, r(2, 2 * n)),
-        "tdp_group_backward": (r(2, 2 * n), *lists(), t, 1.0),
-        "td_norm": ([x()], row(), row(), x(), 1e-5, True),
-        "td_norm, a list": ([x(), x()], r(2 * n), None, None, 1e-5, False),
-        "td_norm, wide": ([wide()], r(norm.ROW + 8), None, wide(), 1e-5, True),
-        "td_norm_out": ([x()], row(), None, None, 1e-5, False, x(), None),
-        "td_norm_backward": (x(), x(), [x()], row(), r(2, 2), 1e-5, True),
-        "td_norm_backward, wide": (wide(), wide(), [wide()], r(norm.ROW + 8), r(2, 2), 1e-5, True),
-        "td_norm_backward, wide half": (wide(), None, [wide().half()], r(norm.ROW + 8), r(2, 2), 1e-5, True),
-        "gelu_mul": (x(), x()),
-        "gelu_mul, halves": (x(), None),
-        "gelu_mul_backward": (x(), x(), x()),
-        "psi": (t, x(), x(), 0.1, 1.0),
-        "dt_psi": (x(), x(), 0.1, 1.0),
-        "flow_pair": (t, x(), x(), 0.1, 1.0, torch.bfloat16),
-        "psi_backward": (x(), t, x(), x(), 0.1, 1.0),
-        "velocity_stats": (x(), x(), x(), None, 0.1, 1.0),
-        "velocity_stats, a target": (x(), None, None, x(), 0.1, 1.0),
-        "velocity_summary": (r(2, 9), t, 64, 10),
-        "flow_loss": (x(), x(), x(), None, t, 0.1, 1.0),
-        "flow_loss_backward": (t, x(), x(), x(), None, t, 0.1, 1.0),
-        "step_": (x(), x(), x(), x(), *step, x(torch.half), r(2, 5)),
-        "step_, without statistics": (x(), x(), None, None, *step, None, None),
-        "reparameterize": (x(), x(), x(), -6.0, 6.0),
-        "reparameterize_backward": (x(), t, x(), x(), x(), -6.0, 6.0),
-    }
 
 
 # Where a tensor is not read once or written once: (times read, times written). The rest is read or written once.
@@ -103,25 +47,15 @@ ACCOUNT = {
 }
 
 
-@pytest.mark.parametrize("name", dense_calls() if TRITON else [])
+@pytest.mark.parametrize("name", dense_calls(64, 64) if TRITON else [])
 def test_the_byte_account(name):
     """Every tensor of a size is read once and written once; ACCOUNT has the exceptions, ARCHITECTURE the reasons."""
-    arguments = dense_calls(2200)[name]  # some chunks, some blocks, a few rows
-    op = backend.OPS[name.split(",")[0]]
+    arguments = dense_calls(2200, norm.ROW)[name]  # some chunks, some blocks, a few rows
     with interpreter.Traffic() as traffic, torch.no_grad():
-        results = getattr(kernels, op.name)(*arguments)
+        results = getattr(kernels, name.split(",")[0])(*arguments)
     expected = ACCOUNT.get(name, {})
-    for parameter, value in zip(op.overload._schema.arguments, arguments, strict=True):
-        parts = value if isinstance(value, list) else [value]
-        for i, tensor in enumerate(parts):
-            where = (
-                f"{parameter.name}[{i}]" if parameter.name in ("x", "s") and isinstance(value, list) else parameter.name
-            )
-            if isinstance(tensor, torch.Tensor) and tensor.numel() > 1000:
-                assert traffic.of(tensor) == expected.get(where, (1, 0)), where
-    for i, tensor in enumerate(results if isinstance(results, tuple) else [results]):
-        if tensor is not None and tensor.numel() > 1000:
-            assert traffic.of(tensor) == (0, 1), f"result {i}"
+    for where, tensor, made in large_tensors(name, arguments, results):
+        assert traffic.of(tensor) == ((0, 1) if made else expected.get(where, (1, 0))), where
 
 
 def test_launches_of_every_op(monkeypatch):
@@ -129,7 +63,7 @@ def test_launches_of_every_op(monkeypatch):
     started = []
     monkeypatch.setattr(_launch, "hooks", [lambda kernel, *_: started.append(kernel) or True])
     counted = {}
-    for name, arguments in dense_calls().items():
+    for name, arguments in dense_calls(64, norm.ROW).items():
         op = name.split(",")[0]
         started.clear()
         with torch.no_grad(), Launches() as by_torch:

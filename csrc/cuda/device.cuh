@@ -1,0 +1,310 @@
+// What every CUDA kernel stands on: eight elements of any dtype at a time, sums that are the same run after
+// run, and the last block of a grid. No torch headers here or in the kernels.
+//
+// Global memory is read and written by the functions of this file alone, through CUDA's own load and store
+// functions: tests/cuda_on_host gives these a meaning on the CPU, and counts and checks what passes.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "../shared/columns.h"
+#include "../shared/dtype.h"
+#include "../shared/scalar.h"
+
+// Shared memory: of a fixed size, and of the size given with the launch.
+#ifndef FMK_SHARED
+#define FMK_SHARED(type, count, name) __shared__ type name[count]
+#define FMK_DYNAMIC_SHARED(type, name)                                 \
+  extern __shared__ __align__(16) unsigned char fmk_dynamic_shared[]; \
+  type* const name = reinterpret_cast<type*>(fmk_dynamic_shared)
+#endif
+
+namespace fmk {
+
+constexpr int kWarp = 32, kMaxThreads = 1024, kMaxWarps = kMaxThreads / kWarp;
+constexpr unsigned kWholeWarp = 0xffffffffu;
+constexpr int kPack = 8;  // elements a thread works on at a time: 16 bytes of fp16 and bf16
+constexpr int kTileThreads = 256;
+// Blocks of that many threads that an SM should hold: 80 registers a thread in float, or 128 for kernels of many
+// inputs; left alone the compiler takes more.
+template <class C>
+constexpr int kTileBlocks = sizeof(C) == sizeof(float) ? 3 : 1;
+template <class C>
+constexpr int kLargeTileBlocks = sizeof(C) == sizeof(float) ? 2 : 1;
+
+template <class T>
+FMK_FN T least(T a, T b) {
+  return a < b ? a : b;
+}
+template <class T>
+FMK_FN T most(T a, T b) {
+  return a > b ? a : b;
+}
+
+// ---- memory ----
+// Elements of one dtype, dense. A launch carries the dtype: activations and parameters may differ, and the
+// branch over it is the same for every thread.
+struct Source {
+  const void* data;
+  Dtype dtype;
+};
+struct Sink {
+  void* data;
+  Dtype dtype;
+};
+
+// How many of a thread's eight elements from `at` on are there, of n.
+__device__ __forceinline__ int count_of(int64_t at, int64_t n) { return int(least<int64_t>(kPack, n - at)); }
+
+__device__ __forceinline__ bool aligned(const void* at) {
+  return reinterpret_cast<uintptr_t>(at) % sizeof(uint4) == 0;
+}
+
+__device__ __forceinline__ f16 load(const f16* at) { return {__ldg(&at->bits)}; }
+__device__ __forceinline__ bf16 load(const bf16* at) { return {__ldg(&at->bits)}; }
+__device__ __forceinline__ float load(const float* at) { return __ldg(at); }
+__device__ __forceinline__ double load(const double* at) { return __ldg(at); }
+__device__ __forceinline__ void store(f16* at, f16 x) { __stwb(&at->bits, x.bits); }
+__device__ __forceinline__ void store(bf16* at, bf16 x) { __stwb(&at->bits, x.bits); }
+__device__ __forceinline__ void store(float* at, float x) { __stwb(at, x); }
+__device__ __forceinline__ void store(double* at, double x) { __stwb(at, x); }
+
+// Eight elements as they came from memory; `to` makes numbers of them. Two steps, so that a kernel asks for all
+// its inputs before it waits for the first.
+template <class C>
+struct Fetched {
+  Dtype dtype;
+  uint32_t words[kPack * sizeof(C) / 4];
+
+  __device__ __forceinline__ uint16_t half(int i) const { return uint16_t(words[i / 2] >> 16 * (i % 2)); }
+  __device__ __forceinline__ void to(C (&x)[kPack]) const {
+    if (dtype == Dtype::f32) {
+#pragma unroll
+      for (int i = 0; i < kPack; i++) x[i] = bit_cast<float>(words[i]);
+    } else if (dtype == Dtype::bf16) {
+#pragma unroll
+      for (int i = 0; i < kPack; i++) x[i] = widen(bf16{half(i)});
+    } else if (dtype == Dtype::f16) {
+#pragma unroll
+      for (int i = 0; i < kPack; i++) x[i] = widen(f16{half(i)});
+    } else if constexpr (sizeof(C) == 8) {
+#pragma unroll
+      for (int i = 0; i < kPack; i++) x[i] = bit_cast<double>(uint64_t(words[2 * i + 1]) << 32 | words[2 * i]);
+    }
+  }
+};
+
+// 128 bits at a time where the address allows it, else one by one; zeros beyond `count`.
+// kConstant: nothing writes to them while the kernel runs, so the read-only path may serve.
+template <class C, bool kConstant = true>
+__device__ __forceinline__ Fetched<C> fetch(const Source& from, int64_t at, int count) {
+  const int bytes = int(size_of(from.dtype));
+  Fetched<C> out;
+  out.dtype = bytes <= int(sizeof(C)) ? from.dtype : Dtype::f32;
+  const char* const begin = static_cast<const char*>(from.data) + at * bytes;
+  if (bytes <= int(sizeof(C)) && count == kPack && aligned(begin)) {
+    const uint4* const quads = reinterpret_cast<const uint4*>(begin);
+#pragma unroll
+    for (int i = 0; i < int(sizeof(C)) / 2; i++) {
+      uint4 quad{};
+      if (2 * (i + 1) <= bytes) quad = kConstant ? __ldg(quads + i) : __ldcs(quads + i);
+      out.words[4 * i] = quad.x;
+      out.words[4 * i + 1] = quad.y;
+      out.words[4 * i + 2] = quad.z;
+      out.words[4 * i + 3] = quad.w;
+    }
+    return out;
+  }
+#pragma unroll
+  for (int i = 0; i < int(kPack * sizeof(C) / 4); i++) out.words[i] = 0;
+#pragma unroll
+  for (int i = 0; i < kPack; i++) {
+    if (i >= count) continue;
+    if (bytes == 2) {
+      out.words[i / 2] |= uint32_t(__ldg(reinterpret_cast<const uint16_t*>(begin) + i)) << 16 * (i % 2);
+    } else if (bytes == 4) {
+      out.words[i] = __ldg(reinterpret_cast<const uint32_t*>(begin) + i);
+    } else if constexpr (sizeof(C) == 8) {
+      const uint64_t element = __ldg(reinterpret_cast<const unsigned long long*>(begin) + i);
+      out.words[2 * i] = uint32_t(element);
+      out.words[2 * i + 1] = uint32_t(element >> 32);
+    } else {  // doubles for float arithmetic: rare
+      out.words[i] = bit_cast<uint32_t>(float(__ldg(reinterpret_cast<const double*>(begin) + i)));
+    }
+  }
+  return out;
+}
+template <class C>
+__device__ __forceinline__ void read(const Source& from, int64_t at, int count, C (&x)[kPack]) {
+  fetch<C>(from, at, count).to(x);
+}
+// One element of a small tensor.
+template <class C>
+__device__ __forceinline__ C read_one(const Source& from, int64_t at) {
+  switch (from.dtype) {
+    case Dtype::f64: return C(load(static_cast<const double*>(from.data) + at));
+    case Dtype::f32: return C(load(static_cast<const float*>(from.data) + at));
+    case Dtype::f16: return C(widen(load(static_cast<const f16*>(from.data) + at)));
+    default: return C(widen(load(static_cast<const bf16*>(from.data) + at)));
+  }
+}
+
+// Each is rounded once.
+template <class S, class C>
+__device__ __forceinline__ void write_as(S* at, int count, const C (&x)[kPack]) {
+  if (count == kPack && aligned(at)) {
+    constexpr int kOfQuad = sizeof(uint4) / sizeof(S);
+#pragma unroll
+    for (int i = 0; i < kPack / kOfQuad; i++) {
+      S elements[kOfQuad];
+#pragma unroll
+      for (int k = 0; k < kOfQuad; k++) narrow(x[i * kOfQuad + k], elements[k]);
+      uint4 quad;
+      memcpy(&quad, elements, sizeof(quad));
+      __stwb(reinterpret_cast<uint4*>(at) + i, quad);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPack; i++) {
+      S element;
+      narrow(x[i], element);
+      if (i < count) store(at + i, element);
+    }
+  }
+}
+template <class C>
+__device__ __forceinline__ void write(const Sink& to, int64_t at, int count, const C (&x)[kPack]) {
+  switch (to.dtype) {
+    case Dtype::f64: return write_as(static_cast<double*>(to.data) + at, count, x);
+    case Dtype::f32: return write_as(static_cast<float*>(to.data) + at, count, x);
+    case Dtype::f16: return write_as(static_cast<f16*>(to.data) + at, count, x);
+    default: return write_as(static_cast<bf16*>(to.data) + at, count, x);
+  }
+}
+template <class S, class C>
+__device__ __forceinline__ void write_one_as(S* at, C x) {
+  S rounded;
+  narrow(x, rounded);
+  store(at, rounded);
+}
+template <class C>
+__device__ __forceinline__ void write_one(const Sink& to, int64_t at, C x) {
+  switch (to.dtype) {
+    case Dtype::f64: return write_one_as(static_cast<double*>(to.data) + at, x);
+    case Dtype::f32: return write_one_as(static_cast<float*>(to.data) + at, x);
+    case Dtype::f16: return write_one_as(static_cast<f16*>(to.data) + at, x);
+    default: return write_one_as(static_cast<bf16*>(to.data) + at, x);
+  }
+}
+
+// ---- tiles: samples of n elements each, cut by size alone, so that sums do not depend on the device ----
+struct Tiles {
+  int64_t samples, n, size, per_sample;  // elements of a tile, tiles of a sample
+  int threads;
+
+  Tiles(int64_t samples_, int64_t n_) : samples(samples_), n(n_) {
+    threads = kWarp;
+    while (threads < kTileThreads && threads * kPack < n) threads *= 2;
+    size = int64_t(threads) * kPack * (n > (1 << 17) ? 8 : 1);
+    per_sample = (n + size - 1) / size;
+  }
+  int64_t count() const { return samples * per_sample; }
+};
+
+// body(sample, at, count) for every pack of this thread in a tile; `at` counts from the sample's start.
+template <class F>
+__device__ __forceinline__ void for_packs(const Tiles& tiles, int64_t tile, const F& body) {
+  const int64_t sample = tile / tiles.per_sample, begin = tile % tiles.per_sample * tiles.size;
+  const int64_t end = least(begin + tiles.size, tiles.n);
+  for (int64_t at = begin + threadIdx.x * kPack; at < end; at += blockDim.x * kPack)
+    body(sample, at, count_of(at, end));
+}
+// The same over all tiles of this block.
+template <class F>
+__device__ __forceinline__ void for_all_packs(const Tiles& tiles, const F& body) {
+  const int64_t count = tiles.samples * tiles.per_sample;
+  for (int64_t tile = blockIdx.x; tile < count; tile += gridDim.x) for_packs(tiles, tile, body);
+}
+
+// ---- reductions: in the warp, over the warps of the block, over the blocks; always in the same order ----
+struct Sum {
+  template <class T>
+  static FMK_FN T of(int, T a, T b) {
+    return a + b;
+  }
+};
+
+template <class Merge, int N, class T>
+__device__ __forceinline__ void warp_reduce(T (&x)[N]) {
+#pragma unroll
+  for (int c = 0; c < N; c++)
+#pragma unroll
+    for (int distance = kWarp / 2; distance > 0; distance /= 2)
+      x[c] = Merge::of(c, x[c], __shfl_xor_sync(kWholeWarp, x[c], distance));
+}
+
+// Column c over all threads of the block, which are whole warps, for every thread to read: C in the warps,
+// double over them.
+template <class Merge, int N, class C>
+__device__ __forceinline__ void block_reduce(C (&x)[N], double (&out)[N]) {
+  FMK_SHARED(C, kMaxWarps * N, parts);
+  FMK_SHARED(double, N, totals);
+  const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+  warp_reduce<Merge>(x);
+  if (threadIdx.x % kWarp == 0)
+#pragma unroll
+    for (int c = 0; c < N; c++) parts[warp * N + c] = x[c];
+  __syncthreads();
+  if (threadIdx.x < N) {
+    const int c = threadIdx.x;
+    double total = parts[c];
+    for (int w = 1; w < warps; w++) total = Merge::of(c, total, double(parts[w * N + c]));
+    totals[c] = total;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int c = 0; c < N; c++) out[c] = totals[c];
+}
+template <class C>
+__device__ __forceinline__ double block_sum(C x) {
+  C in[1] = {x};
+  double out[1];
+  block_reduce<Sum>(in, out);
+  return out[0];
+}
+
+// Partial results for the last block, there and back past the caches of single SMs. A row: thread c has column c.
+__device__ __forceinline__ void leave(double* at, double x) { __stcg(at, x); }
+template <int N>
+__device__ __forceinline__ void leave_row(double* row, const double (&x)[N]) {
+#pragma unroll
+  for (int c = 0; c < N; c++)
+    if (int(threadIdx.x) == c) leave(row + c, x[c]);
+}
+__device__ __forceinline__ double collect(const double* at) { return __ldcg(at); }
+
+// A ring of counters, zero between launches: a block that takes the last number of its launch sets it back.
+// The host gives consecutive launches consecutive places, so kernels that run side by side do not share one.
+constexpr unsigned kTickets = 4096;
+static __device__ unsigned tickets[kTickets];
+
+// True in the block that comes here last, with all that the others left in memory visible.
+__device__ __forceinline__ bool is_last_block(unsigned ticket) {
+  FMK_SHARED(int, 1, last);
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last[0] = atomicInc(&tickets[ticket], gridDim.x - 1) == gridDim.x - 1;
+  __syncthreads();
+  __threadfence();
+  return last[0];
+}
+
+// Column c over `count` partial rows of N, by one warp, for its every lane to read; `out` holds what none give.
+template <class Merge, int N>
+__device__ __forceinline__ void collect_rows(const double* rows, int64_t count, double (&out)[N]) {
+  for (int64_t i = threadIdx.x % kWarp; i < count; i += kWarp)
+#pragma unroll
+    for (int c = 0; c < N; c++) out[c] = Merge::of(c, out[c], collect(rows + i * N + c));
+  warp_reduce<Merge>(out);
+}
+
+}  // namespace fmk

@@ -1,0 +1,130 @@
+// tdp: out[k] = p1 + sigmoid(times[k] * (weight + offset) + bias) * (p0 - p1), for one parameter or for all of
+// a model's in one launch. The list of parameters travels in the launch's own arguments (32 KB of them since
+// CUDA 12.1): no table to upload, nothing to keep alive, and a CUDA graph holds its copy.
+#pragma once
+#include "device.cuh"
+
+namespace fmk {
+
+constexpr int kTdpThreads = 128, kTdpTile = kTdpThreads * kPack;
+
+// One parameter: where its four tensors are, its first column in the output, its first tile.
+struct TdpParam {
+  const void* data[4];  // p0, p1, weight, bias
+  int64_t column;
+  int32_t tile;
+  uint8_t dtype[4];
+
+  __device__ Source source(int which) const { return {data[which], Dtype(dtype[which])}; }
+};
+
+// `count` parameters and an end, whose column and tile are the next to come.
+template <int kCapacity>
+struct TdpList {
+  int count;
+  TdpParam params[kCapacity + 1];
+
+  FMK_FN int32_t tiles() const { return params[count].tile; }
+  // The one a tile belongs to: the last that begins at it or before. (One of no elements has no tile.)
+  __device__ const TdpParam& of_tile(int32_t tile) const {
+    int low = 0, high = count;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (params[middle].tile <= tile ? low : high) = middle;
+    }
+    return params[low];
+  }
+};
+
+template <class C>
+struct TdpPack {
+  C spread[kPack], p1[kPack], weight[kPack], bias[kPack];
+
+  __device__ __forceinline__ TdpPack(const TdpParam& param, int64_t at, int count, C offset) {
+    const auto first = fetch<C>(param.source(0), at, count), second = fetch<C>(param.source(1), at, count);
+    const auto weights = fetch<C>(param.source(2), at, count), biases = fetch<C>(param.source(3), at, count);
+    C p0[kPack];
+    first.to(p0);
+    second.to(p1);
+    weights.to(weight);
+    biases.to(bias);
+#pragma unroll
+    for (int i = 0; i < kPack; i++) {
+      spread[i] = p0[i] - p1[i];
+      weight[i] += offset;
+    }
+  }
+};
+
+// out is (steps, width).
+template <class C, class List>
+__global__ void __launch_bounds__(kTdpThreads, 2 * kLargeTileBlocks<C>)
+    tdp_kernel(const __grid_constant__ List list, Source times, int64_t steps, C offset, Sink out, int64_t width) {
+  for (int32_t tile = blockIdx.x; tile < list.tiles(); tile += gridDim.x) {
+    const TdpParam& param = list.of_tile(tile);
+    const int64_t n = (&param)[1].column - param.column;
+    const int64_t at = int64_t(tile - param.tile) * kTdpTile + threadIdx.x * kPack;
+    if (at >= n) continue;
+    const int count = count_of(at, n);
+    const TdpPack<C> pack(param, at, count, offset);
+    for (int64_t k = 0; k < steps; k++) {
+      const C time = read_one<C>(times, k);
+      C result[kPack];
+#pragma unroll
+      for (int i = 0; i < kPack; i++)
+        result[i] = pack.p1[i] + sigmoid(time * pack.weight[i] + pack.bias[i]) * pack.spread[i];
+      write(out, k * width + param.column + at, count, result);
+    }
+  }
+}
+
+// grad is (steps, width); the gradients of the four are summed over the steps, and go to four[j] from each
+// parameter's column on. shares: (steps, tiles) of double, of which this launch's begin at `before`; the last
+// block of a group's last launch adds them up into to_times, which the others do not have.
+struct TdpGradients {
+  Sink four[4], to_times;
+  double* shares;
+  int64_t before, tiles;
+};
+template <class C, class List>
+__global__ void __launch_bounds__(kTdpThreads, 2 * kLargeTileBlocks<C>)
+    tdp_backward_kernel(const __grid_constant__ List list, Source grad, Source times, int64_t steps, C offset,
+                        int64_t width, const __grid_constant__ TdpGradients out, unsigned ticket) {
+  for (int32_t tile = blockIdx.x; tile < list.tiles(); tile += gridDim.x) {
+    const TdpParam& param = list.of_tile(tile);
+    const int64_t n = (&param)[1].column - param.column;
+    const int64_t at = int64_t(tile - param.tile) * kTdpTile + threadIdx.x * kPack;
+    const int count = at < n ? count_of(at, n) : 0;
+    const TdpPack<C> pack(param, at, count, offset);
+    C sums[4][kPack] = {};
+    for (int64_t k = 0; k < steps; k++) {
+      const C time = read_one<C>(times, k);
+      C g[kPack], share = 0;
+      read(grad, k * width + param.column + at, count, g);
+#pragma unroll
+      for (int i = 0; i < kPack; i++) {
+        if (i >= count) break;  // 0 * infinity would be NaN beyond the end
+        const auto s = sigmoid_pair(time * pack.weight[i] + pack.bias[i]);
+        const C to_x = g[i] * pack.spread[i] * s.value * s.complement;
+        sums[0][i] += g[i] * s.value;
+        sums[1][i] += g[i] * s.complement;
+        sums[2][i] += to_x * time;
+        sums[3][i] += to_x;
+        share += to_x * pack.weight[i];
+      }
+      const double total = block_sum(share);
+      if (threadIdx.x == 0) leave(out.shares + k * out.tiles + out.before + tile, total);
+    }
+    if (count > 0)
+#pragma unroll
+      for (int j = 0; j < 4; j++) write(out.four[j], param.column + at, count, sums[j]);
+  }
+  if (!out.to_times.data || !is_last_block(ticket)) return;
+  for (int64_t k = threadIdx.x / kWarp; k < steps; k += blockDim.x / kWarp) {
+    double total[1] = {0};
+    collect_rows<Sum>(out.shares + k * out.tiles, out.tiles, total);
+    if (threadIdx.x % kWarp == 0) write_one(out.to_times, k, total[0]);
+  }
+}
+
+}  // namespace fmk

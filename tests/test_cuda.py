@@ -1,0 +1,206 @@
+"""The CUDA kernels on the CPU: what the checked execution catches, bytes, launches, orders, mixtures.
+
+Run by ``make test`` in a process of its own, with the native kernels' tests: FMKERNELS_CUDA_ON_HOST=1.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from cases import CASES, CUDA, assert_close
+from dense_calls import dense_calls, large_tensors, r
+
+import fmkernels as fk
+from fmkernels import backend
+
+pytestmark = pytest.mark.skipif(not CUDA, reason="wants FMKERNELS_CUDA_ON_HOST=1, as make test does")
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+if CUDA:
+    import host_cuda
+    from count_launches import Launches
+    from roofline import CUDA_LAUNCHES
+
+ROW = 12288  # floats a block keeps of a row: 48 KB of shared memory
+
+BROKEN = {
+    "out of bounds": "outside every tensor",
+    "misaligned": "misaligned: reads 16 bytes at once",
+    "missing barrier before a read": "a barrier is missing before a read",
+    "missing barrier before a write": "a barrier is missing before a write",
+    "unwritten shared memory": "read before it is written",
+    "missed barrier": "a barrier is missed by thread 7, which has ended",
+    "divergent barriers": "divergent barriers: at lines",
+    "exited lane": "names lane 31, which has ended",
+    "lanes elsewhere": "waits for lanes that are elsewhere",
+    "unnamed lane": "whose mask does not name it",
+    "votes": "votes",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_broken_kernel_is_caught_and_a_mended_one_is_not(name, seed):
+    with host_cuda.ordered(seed):
+        said = host_cuda.broken(name)
+        assert said.startswith("cuda_on_host: ")
+        if seed == 0:
+            assert BROKEN[name] in said
+        assert host_cuda.broken(f"mended {name}") == ""
+
+
+# Where a tensor is not read once or written once: (times read, times written). The rest is read or written once.
+ACCOUNT = {
+    "td_norm": {"scale": (2, 0), "offset": (2, 0)},  # a norm's parameters: by each of the two rows
+    "td_norm_out": {"scale": (2, 0), "y": (0, 1)},
+    "td_norm_backward": {"scale": (2, 0)},
+    "td_norm, a list": {"scale": (2, 0)},
+    "td_norm, wide": {"x[0]": (2, 0), "residual": (2, 0), "scale": (2, 0), "offset": (2, 0)},
+    "td_norm_backward, wide": {"grad_y": (3, 0), "s[0]": (3, 0), "scale": (4, 0)},
+    "td_norm_backward, wide half": {"grad_y": (3, 0), "s[0]": (4, 0), "scale": (4, 0)},
+    "psi_backward": {"x0": (0, 0), "x1": (0, 0)},  # only their dtypes matter
+    "step_": {"x": (1, 1), "low": (0, 1)},
+    "step_, without statistics": {"x": (1, 1)},
+    "tdp_out": {"out": (0, 1)},
+    "tdp_group_out": {"out": (0, 1)},
+}
+
+
+@pytest.mark.parametrize("name", dense_calls(64, 64))
+def test_the_byte_account(name):
+    """Every byte of a tensor of a size is read once and written once; ACCOUNT has the exceptions."""
+    arguments = dense_calls(2200, ROW)[name]
+    op = getattr(torch.ops.fmkernels, name.split(",")[0])
+    with host_cuda.counting(), torch.no_grad():
+        results = op(*arguments)
+    expected, seen = ACCOUNT.get(name, {}), 0
+    for where, tensor, made in large_tensors(name, arguments, results):
+        read, written = (0, 1) if made else expected.get(where, (1, 0))
+        assert host_cuda.traffic(tensor) == (read, read, written, written), where
+        seen += 1
+    assert seen or name == "velocity_summary"
+
+
+def test_launches_of_every_op():
+    """Kernels as they are started, torch's own by dispatch."""
+    counted = {}
+    for name, arguments in dense_calls(2200, ROW).items():
+        op, before = name.split(",")[0], host_cuda.launches()
+        with torch.no_grad(), Launches() as by_torch:
+            getattr(torch.ops.fmkernels, op)(*arguments)
+        by_torch.counts.pop(op)
+        assert by_torch.counts.total() == 0, f"{name}: {by_torch.counts}"
+        counted[op] = max(counted.get(op, 0), host_cuda.launches() - before)
+    assert counted == CUDA_LAUNCHES
+    assert counted.keys() == backend.OPS.keys()
+
+
+def bits(case, inputs):
+    return case.outputs(inputs) + (case.gradients(inputs) if case.grads else [])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    ("n", "dtype"), [(5, torch.float32), (1025, torch.bfloat16), (3096, torch.float32)], ids=["small", "odd", "large"]
+)
+def test_any_order_and_any_grid_give_the_same_bits(case, n, dtype):
+    inputs = case.inputs(n, dtype)
+    expected = bits(case, inputs)
+    for seed, most_blocks in ((1, 0), (2, 3), (0, 1)):
+        with host_cuda.ordered(seed, most_blocks):
+            got = bits(case, inputs)
+        for a, b in zip(got, expected, strict=True):
+            assert torch.equal(a, b), f"order {seed}, at most {most_blocks or 'all'} blocks"
+
+
+@pytest.mark.parametrize("rows", [1, 1500])
+def test_a_backward_of_many_rows_in_any_order(rows):
+    """Runs of several rows, added up in a second launch."""
+    x, scale = r(2, rows, 24).requires_grad_(), r(24).requires_grad_()
+
+    def gradients():
+        return torch.autograd.grad(fk.td_rms_norm(x, scale).square().sum(), (x, scale))
+
+    expected = gradients()
+    with host_cuda.ordered(3, 5):
+        got = gradients()
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    with fk.use_backend("eager"):
+        oracle = torch.autograd.grad(fk.td_rms_norm(x.double(), scale.double()).square().sum(), (x, scale))
+    for a, b in zip(got, oracle, strict=True):
+        assert_close(a, b.float(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_addresses_that_are_not_aligned(case):
+    """Views that begin in the middle of 16 bytes are read element by element, to the same bits."""
+    inputs = case.inputs(40, torch.bfloat16)
+
+    def shifted(x):
+        room = torch.empty(x.numel() + 1, dtype=x.dtype)
+        return room[1:].copy_(x.flatten()).view(x.shape)
+
+    for a, b in zip(bits(case, [shifted(x) for x in inputs]), bits(case, inputs), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_group_of_every_mixture_is_one_launch():
+    dtypes = [torch.float32, torch.bfloat16, torch.float16]
+    params = [tuple(r(40, dtype=dtypes[(i * j + i) % 3]) for j in range(4)) for i in range(5)] + [tuple(r(4, 0))]
+    times, before = torch.randn(3), host_cuda.launches()
+    with torch.no_grad():
+        got = fk.tdp_group(params, times)
+    assert host_cuda.launches() == before + 1
+    for out, four in zip(got, params, strict=True):
+        assert_close(out, fk.tdp(*(p.float() for p in four), times, weight_offset=1.0))
+
+
+@pytest.mark.parametrize(("count", "launches"), [(1, 1), (192, 1), (193, 1), (640, 1), (641, 2)])
+def test_groups_of_any_length(count, launches):
+    """The list of parameters travels with the launch: 640 of them at most, then another."""
+    leaves = [[p.requires_grad_() for p in r(4, 1 + i % 3)] for i in range(count)]
+    times = torch.randn(2, requires_grad=True)
+    flat = [p for four in leaves for p in four]
+
+    def gradients():
+        return torch.autograd.grad(sum(out.square().sum() for out in fk.tdp_group(leaves, times)), [*flat, times])
+
+    before = host_cuda.launches()
+    with torch.no_grad():
+        fk.tdp_group(leaves, times)
+    assert host_cuda.launches() == before + launches
+    with fk.use_backend("eager"):
+        expected = gradients()
+    for a, b in zip(gradients(), expected, strict=True):
+        assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_lists_of_any_length_up_to_the_launch():
+    x = [r(2, 1 + i % 5) for i in range(30)]
+    scale = r(sum(part.shape[1] for part in x))
+    assert_close(fk.td_layer_norm(x, scale, scale), fk.td_layer_norm(torch.cat(x, 1), scale, scale))
+    with pytest.raises(RuntimeError, match="at most 1024 tensors"):
+        fk.td_layer_norm([r(1, 1)] * 1025, r(1025), r(1025))
+
+
+@pytest.mark.parametrize("width", [ROW, ROW + 1])
+@pytest.mark.parametrize("norm", [fk.td_rms_norm, fk.td_layer_norm])
+def test_rows_at_the_edge_of_shared_memory(norm, width):
+    x, scale, offset = (r(2, width) + 100).requires_grad_(), r(width).requires_grad_(), r(width).requires_grad_()
+    got = norm(x, scale, offset)
+    grads = torch.autograd.grad(got.square().sum(), (x, scale, offset))
+    wide = [y.detach().double().requires_grad_() for y in (x, scale, offset)]
+    with fk.use_backend("eager"):
+        expected = norm(*wide)
+        oracle = torch.autograd.grad(expected.square().sum(), wide)
+    assert_close(got, expected.float(), atol=2e-4, rtol=2e-4)  # x itself is rounded to 1e-5 of its spread
+    for a, b in zip(grads, oracle, strict=True):
+        assert_close(a, b.float(), atol=2e-3, rtol=2e-3)
+
+
+def test_every_case_is_served_by_the_cuda_kernels():
+    """None of the tables was computed by anything else."""
+    for case in CASES:
+        before = host_cuda.launches()
+        case.outputs(case.inputs(5, torch.float32))
+        assert host_cuda.launches() > before, case.name

@@ -1,0 +1,225 @@
+"""Compiles every CUDA kernel for four architectures, without a GPU and without torch's headers; runs nothing.
+
+python tools/cuda_check.py [--arch sm_90]
+
+Fails on a warning, a spilled register or a byte of stack, and where a kernel that moves tensors has no 128-bit load or
+store. Prints registers, shared memory and the occupancy these imply. Which kernels there are is read off the object
+that g++ makes of the same sources for the tests (tests/host_cuda.py), so that none can be forgotten. Results are kept
+in build/cuda_check under a hash of the sources and the compiler. Without nvcc it says so and exits 0.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "csrc"), str(ROOT / "tests")]
+from find_cuda import cuda_home  # noqa: E402
+
+KEPT = ROOT / "build" / "cuda_check"
+FLAGS = ["-O3", "-std=c++17", "-cubin", "-Xptxas", "-v,-warn-spills", "-Werror", "all-warnings"]
+# Of one SM: threads, blocks, bytes of shared memory (CUDA C++ Programming Guide, technical specifications).
+LIMITS = {
+    "sm_80": (2048, 32, 164 << 10),
+    "sm_90": (2048, 32, 228 << 10),
+    "sm_100": (2048, 32, 228 << 10),
+    "sm_120": (1536, 24, 100 << 10),
+}
+REGISTERS, BLOCK_SHARED = 65536, 1 << 10  # registers of an SM; shared memory the system takes of every block
+# What one block has, for rows of 1024 where that counts: threads, dynamic shared memory in elements.
+BLOCKS = {
+    "tdp_kernel": (128, 0),
+    "tdp_backward_kernel": (128, 0),
+    "norm_kernel": (128, 1024),
+    "norm_backward_kernel": (128, 4096),
+    "norm_wide_columns_kernel": (32, 0),
+    "velocity_summary_kernel": (32, 0),
+}
+ONE_BY_ONE = {"norm_runs_kernel", "velocity_summary_kernel"}  # read single columns
+NO_STORES = {"velocity_kernel"}  # writes a few numbers a sample
+
+
+def cuobjdump() -> Path:
+    """The toolkit's disassembler, or triton's, where the toolkit came without."""
+    import triton
+
+    ours, theirs = cuda_home() / "bin/cuobjdump", Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    return ours if ours.exists() else theirs
+
+
+def kernels(symbols: str) -> list[str]:
+    """Every kernel among the demangled symbols of an object, as C++ writes it: fmk::step_kernel<float>."""
+    found = re.findall(r"^[0-9a-f]+ [TWw] (?:void )?(fmk::\w+_kernel)((?:<.*>)?)\(", symbols, re.M)
+    return sorted({name + arguments for name, arguments in found})
+
+
+def short(kernel: str) -> str:
+    return re.match(r"(?:fmk::)?(\w+)", kernel).group(1)
+
+
+def family_of(kernel: str) -> str:
+    """The header a kernel is written in."""
+    for header in sorted((ROOT / "csrc/cuda").glob("*.cuh")):
+        if re.search(rf"\b{short(kernel)}\(", header.read_text()):
+            return header.stem
+    raise ValueError(f"{kernel} is in no header of csrc/cuda")
+
+
+def resources(log: str) -> dict[str, dict[str, int]]:
+    """Mangled name -> registers, static shared memory, stack and spills, as ptxas -v says."""
+    found = {}
+    for part in log.split("Compiling entry function ")[1:]:
+
+        def number(what, part=part):
+            match = re.search(what, part)
+            return int(match.group(1)) if match else 0
+
+        found[part.split("'")[1]] = {
+            "registers": number(r"Used (\d+) registers"),
+            "stack": number(r"(\d+) bytes stack frame"),
+            "spilled": number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads"),
+            "shared": number(r"(\d+) bytes smem"),
+        }
+    return found
+
+
+def wide_accesses(sass: str) -> dict[str, tuple[int, int]]:
+    """Mangled name -> 128-bit loads and stores of global memory in its code."""
+    found = {}
+    for body in sass.split("Function : ")[1:]:
+        name = body.split("\n", 1)[0].strip()
+        found[name] = len(re.findall(r"\bLDG\.E\.128", body)), len(re.findall(r"\bSTG\.E\.128", body))
+    return found
+
+
+def occupancy(arch: str, threads: int, registers: int, shared: int) -> float:
+    """The share of an SM's threads that blocks of this kind fill."""
+    most_threads, blocks, memory = LIMITS[arch]
+    of_warp = -(-registers * 32 // 256) * 256
+    warps = -(-threads // 32)
+    fit = min(blocks, most_threads // (32 * warps), REGISTERS // of_warp // warps, memory // (shared + BLOCK_SHARED))
+    return fit * warps * 32 / most_threads
+
+
+def faults(row: dict) -> list[str]:
+    """What a kernel is failed for."""
+    found = []
+    if row["stack"] or row["spilled"]:
+        found.append(f"{row['stack']} bytes of stack, {row['spilled']} spilled")
+    name = short(row["kernel"])
+    if name not in ONE_BY_ONE and not (row["loads"] and (row["stores"] or name in NO_STORES)):
+        found.append("no 128-bit load or store")
+    return found
+
+
+def compiled(compiler: Path, family: str, names: list[str], arch: str) -> list[dict]:
+    """One header for one architecture: a row a kernel. Raises with the compiler's words if it fails."""
+    source = KEPT / f"{family}.cu"
+    cubin = KEPT / f"{family}.{arch}.cubin"
+    run = subprocess.run([compiler, *FLAGS, f"-arch={arch}", source, "-o", cubin], capture_output=True, text=True)
+    if run.returncode:
+        said = [line for line in (run.stdout + run.stderr).splitlines() if "ptxas info" not in line]
+        raise RuntimeError("\n".join([f"{family} for {arch}:", *said]))
+    sass = subprocess.run([cuobjdump(), "-sass", cubin], capture_output=True, text=True, check=True).stdout
+    used, wide = resources(run.stdout + run.stderr), wide_accesses(sass)
+    plain = subprocess.run(["c++filt", *used], capture_output=True, text=True, check=True).stdout.splitlines()
+    rows = []
+    for mangled, text in zip(used, plain, strict=True):
+        kernel = re.sub(r"^void ", "", text).split("(", 1)[0].replace(" >", ">")
+        threads, elements = BLOCKS.get(short(kernel), (256, 0))
+        loads, stores = wide[mangled]
+        shared = used[mangled]["shared"] + elements * (8 if "<double" in kernel else 4)
+        filled = occupancy(arch, threads, used[mangled]["registers"], shared)
+        rows.append(
+            {"kernel": kernel, "arch": arch, "threads": threads, **used[mangled], "block_shared": shared}
+            | {"loads": loads, "stores": stores, "occupancy": filled}
+        )
+    missing = {name.replace(" >", ">") for name in names} - {row["kernel"] for row in rows}
+    if missing:
+        raise RuntimeError(f"{family} for {arch}: not compiled: {', '.join(sorted(missing))}")
+    return rows
+
+
+def check(compiler: Path, names: list[str], archs: list[str]) -> list[dict]:
+    """Every kernel for every architecture; from what was kept, if nothing changed since."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    sources = [*sorted((ROOT / "csrc/cuda").glob("*.cuh")), *sorted((ROOT / "csrc/shared").glob("*.h"))]
+    digest = hashlib.sha256(json.dumps([version, FLAGS, names, Path(__file__).read_text()]).encode())
+    for path in sources:
+        digest.update(path.read_bytes())
+    kept = KEPT / f"{digest.hexdigest()[:16]}.json"
+    rows = json.loads(kept.read_text()) if kept.exists() else []
+    wanted = [arch for arch in archs if arch not in {row["arch"] for row in rows}]
+    if wanted:
+        KEPT.mkdir(parents=True, exist_ok=True)
+        families: dict[str, list[str]] = {}
+        for name in names:
+            families.setdefault(family_of(name), []).append(name)
+        for family, members in families.items():
+            taken = "".join(f"    reinterpret_cast<const void*>({name}),\n" for name in members)
+            header = ROOT / "csrc" / "cuda" / f"{family}.cuh"
+            (KEPT / f"{family}.cu").write_text(f'#include "{header}"\nconst void* kernels[] = {{\n{taken}}};\n')
+        # The largest first: two of them fill two cores.
+        jobs = [(family, arch) for family in sorted(families, key=lambda f: -len(families[f])) for arch in wanted]
+        with ThreadPoolExecutor(2) as pool:
+            made = [pool.submit(compiled, compiler, family, families[family], arch) for family, arch in jobs]
+        errors = [str(future.exception()) for future in made if future.exception()]
+        if errors:
+            raise RuntimeError("\n".join(errors))
+        rows += [row for future in made for row in future.result()]
+        kept.write_text(json.dumps(rows, indent=1))
+    return [row for row in rows if row["arch"] in archs]
+
+
+def table(rows: list[dict]) -> str:
+    """A line a kernel: its figures on every architecture, in the same order."""
+    archs = list(dict.fromkeys(row["arch"] for row in rows))
+    form = "{:<52}{:>8}{:>18}{:>8}{:>18}{:>7}{:>7}{:>7}"
+    lines = [
+        f"for {', '.join(archs)}: registers of a thread and share of an SM's threads; of a block, shared memory",
+        form.format("kernel", "threads", "registers", "shared", "occupancy %", "loads", "stores", "spills"),
+    ]
+    for kernel in sorted({row["kernel"] for row in rows}):
+        of = [row for row in rows if row["kernel"] == kernel]
+        registers = "/".join(str(row["registers"]) for row in of)
+        filled = "/".join(f"{100 * row['occupancy']:.0f}" for row in of)
+        first, spilled = of[0], sum(row["spilled"] for row in of)
+        each = (first["threads"], registers, first["block_shared"], filled, first["loads"], first["stores"], spilled)
+        lines.append(form.format(kernel.replace("fmk::", ""), *each))
+    return "\n".join(lines)
+
+
+def kernels_of_the_sources() -> list[str]:
+    import host_cuda
+
+    listed = subprocess.run(["nm", "-C", host_cuda.build()], capture_output=True, text=True, check=True).stdout
+    return kernels(listed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", action="append", choices=LIMITS, help="one of them only; may be given again")
+    archs = parser.parse_args().arch or list(LIMITS)
+    home = cuda_home()
+    if home is None:
+        print("cuda-check: no nvcc here (looked in CUDA_HOME, PATH and /usr/local/cuda): nothing was compiled")
+        return 0
+    compiler = home / "bin" / "nvcc"
+    try:
+        rows = check(compiler, kernels_of_the_sources(), archs)
+    except RuntimeError as error:
+        print(f"cuda-check: {error}")
+        return 1
+    print(table(rows))
+    found = [f"{row['kernel']} for {row['arch']}: {fault}" for row in rows for fault in faults(row)]
+    print("\n".join(found) or f"{len(rows)} compilations of {len({r['kernel'] for r in rows})} kernels: no fault")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
