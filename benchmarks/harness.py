@@ -1,10 +1,11 @@
-"""Interleaved timing of contestants that must agree: eager PyTorch, torch.compile, fmkernels.
+"""Interleaved timing of contestants that must agree: eager PyTorch, torch.compile, fmkernels, and Triton beside CUDA.
 
 A benchmark is a :class:`Bench`: the same work written several ways, a rule for what counts as the same
 result, and the bytes the work must move. ``measure`` checks the results first, then times the contestants
 in turn, in one process, and reports medians. Nothing here asserts a time.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -19,10 +20,10 @@ from pathlib import Path
 import torch
 
 import fmkernels
-from fmkernels import env_report
+from fmkernels import backend, env_report
 
 RESULTS = Path(__file__).parent / "results"
-OURS = "fmkernels"
+OURS, TRITON = "fmkernels", "triton"
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Bench:
     bound: a name and a call that does only what cannot be left out (the same bytes, or the arithmetic alone);
     timed with the others, it says what there is to gain.
     compared_as: contestant -> what brings its result into the others' shape, outside the time.
+    another: makes a call like ours with a state of its own, for work in place: two contestants must not share one.
     """
 
     name: str
@@ -50,6 +52,37 @@ class Bench:
     before: Callable[[], object] | None = None
     bound: tuple[str, Callable[[], object]] | None = None
     compared_as: dict[str, Callable[[object], object]] = field(default_factory=dict)
+    another: Callable[[], Callable] | None = None
+
+
+@contextlib.contextmanager
+def serving(contestant: str) -> Iterator[None]:
+    """Around a contestant's calls, outside the time: for "triton" its kernels serve in the place of the compiled ones.
+
+    As they would without these: what use_backend adds to a call (checks; with gradients 60 µs) is no part of them.
+    """
+    if contestant != TRITON:
+        yield
+        return
+    with fmkernels.use_backend(TRITON):
+        forced, backend._forced = backend._forced, None
+        try:
+            yield
+        finally:
+            backend._forced = forced
+
+
+def with_triton(bench: Bench) -> Bench:
+    """The benchmark with our call a second time, served by Triton."""
+    bench.contestants[TRITON] = bench.another() if bench.another else bench.contestants[OURS]
+    if OURS in bench.compared_as:
+        bench.compared_as[TRITON] = bench.compared_as[OURS]
+    return bench
+
+
+def both_serve(device: str) -> bool:
+    """Whether the device's tensors can go to compiled kernels as well as to Triton's."""
+    return device == "cuda" and not backend._loaded["cuda"] and not backend._loaded["triton"]
 
 
 def compiled(fn: Callable) -> Callable:
@@ -82,7 +115,8 @@ def matches(bench: Bench) -> bool:
     results = []
     for name, call in bench.contestants.items():
         shaped = bench.compared_as.get(name, lambda result: result)
-        results.append([t.detach().clone() for t in tensors(shaped(call()))])
+        with serving(name):
+            results.append([t.detach().clone() for t in tensors(shaped(call()))])
     expected, *others = results
     return all(
         len(other) == len(expected) and all(close(a, b, bench.tolerance) for a, b in zip(other, expected, strict=True))
@@ -114,16 +148,18 @@ def measure(bench: Bench, seconds: float) -> dict:
         calls = dict(bench.contestants) | ({"bound": bench.bound[1]} if bench.bound else {})
         loops, least = {}, 9
         for name, call in calls.items():
-            once = timed(call, 1)
-            if once < 1:
-                once = min(once, *(timed(call, 1) for _ in range(4)))
+            with serving(name):
+                once = timed(call, 1)
+                if once < 1:
+                    once = min(once, *(timed(call, 1) for _ in range(4)))
             least = min(least, 9 if once < 1 else 5)
             loops[name] = 1 if bench.before else max(1, min(500, round(5e-3 / max(once, 1e-7))))
         samples = {name: [] for name in calls}
         end = time.perf_counter() + seconds
         while time.perf_counter() < end or len(samples[OURS]) < least:
             for name, call in calls.items():
-                samples[name].append(timed(call, loops[name], bench.before))
+                with serving(name):
+                    samples[name].append(timed(call, loops[name], bench.before))
     times = {}
     for name, values in samples.items():
         deciles = statistics.quantiles(values, n=10)
@@ -252,7 +288,10 @@ def made_on(device: str, benches: Iterator[Bench]) -> Iterator[Bench]:
 
 
 def run(families: Iterable[Callable[[], Iterator[Bench]]], seconds: float, only: str = "", device: str = "cpu") -> dict:
-    """Measures every benchmark of the families, printing as it goes; returns what goes into the JSON."""
+    """Measures every benchmark of the families, printing as it goes; returns what goes into the JSON.
+
+    On a GPU, where somebody else runs this once, one that raises is noted under ``errors`` and the others go on.
+    """
     facts = header()
     for name, value in facts.items():
         print(f"{name}: {value}")
@@ -265,16 +304,23 @@ def run(families: Iterable[Callable[[], Iterator[Bench]]], seconds: float, only:
         f"\n{'case':<44} {'median':>10}  {'p20':>10} – {'p80':<10}"
         f"{'× eager':>14} {'× compile':>12} {'GB/s':>7} {'memcpy':>6}   same"
     )
-    rows = []
+    rows, errors = [], []
     for family in families:
         torch._dynamo.reset()
         for bench in made_on(device, family()):
             if only and only not in bench.name:
                 continue
-            rows.append(measure(bench, seconds))
+            try:
+                rows.append(measure(with_triton(bench) if both_serve(device) else bench, seconds))
+            except Exception as error:
+                if device == "cpu":
+                    raise
+                errors.append({"name": bench.name, "error": f"{type(error).__name__}: {error}"})
+                print(f"{bench.name:<44} ✗ {type(error).__name__}: {error}", flush=True)
+                continue
             print_row(rows[-1], memcpy)
     facts["busy elsewhere, after"] = f"{busy():.0%}"
-    return {"header": facts, "memcpy": memcpy, "rows": rows}
+    return {"header": facts, "memcpy": memcpy, "rows": rows} | ({"errors": errors} if errors else {})
 
 
 def report_floors(result: dict) -> None:
@@ -316,4 +362,6 @@ def main(families: Iterable[Callable[[], Iterator[Bench]]], argv: list[str] | No
         print(f"written: {args.json}")
     if not all(row["matched"] for row in result["rows"]):
         sys.exit("a contestant's result did not match: see MISMATCH above")
+    if "errors" in result:
+        sys.exit(f"{len(result['errors'])} benchmarks raised: see ✗ above")
     return result

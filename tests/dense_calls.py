@@ -66,7 +66,7 @@ def dense_calls(n: int, row: int) -> dict[str, tuple]:
 
 
 def large_tensors(name: str, arguments: tuple, results):
-    """(where, the tensor, whether it is a result) of a call's every tensor of a size: "x[0]", "residual", "result 0"."""
+    """(where, the tensor, whether it is a result) of every large tensor of a call: "x[0]", "residual", "result 0"."""
     schema = backend.OPS[name.split(",")[0]].overload._schema
     for parameter, value in zip(schema.arguments, arguments, strict=True):
         listed = isinstance(value, list)

@@ -1,102 +1,101 @@
-"""What a person with a GPU runs once: parity of every op there, then the benchmarks, and one JSON file out.
+"""What a person with a GPU runs once: every check of the kernels there, the benchmarks, one JSON and one Markdown file.
 
-python tools/gpu_check.py [--seconds 1]      # benchmarks/results/<device name>.json
+python tools/gpu_check.py                                  # all: benchmarks/results/<device name>.json and .md
+python tools/gpu_check.py --only parity --sizes 31,1025    # a part: printed only
+python tools/gpu_check.py --only parity,golden --device cpu    # rehearsed where there is no GPU
 
-Without a GPU it says so and exits 0. Parity: every row of tests/cases.py in every dtype, outputs and gradients, against
-eager float64 on the CPU. A mismatch is named and the exit code is 1.
+parity      every row of tests/cases.py in every dtype, outputs and gradients, against eager float64 on the CPU
+golden      the tests of the golden vectors, ops and tiny networks, with the vectors on the device
+sampling    whole sampling loops under torch.cuda.set_sync_debug_mode("error")
+graph       a guided step, a tdp_group and a norm captured in CUDA graphs: replayed, the same bits
+guard       tensors on the second GPU while the first is current: the same bits (two GPUs)
+sanitizer   parity under compute-sanitizer: memcheck, racecheck, initcheck (if it is installed)
+benchmarks  eager, torch.compile, Triton and CUDA interleaved; GB/s and its share of a copy's on the device
+
+The first five run once for each backend that serves the device. Wants pytest and safetensors, the networks also
+diffusers: pip install -r requirements-dev.txt. CUDA_VISIBLE_DEVICES chooses the GPU. A check that fails is named, the
+others go on, the files are written, and the exit code is 1. Without a GPU it says so and exits 0.
 """
 
 import argparse
-import json
-import re
-import subprocess
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-import cases  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parent))
+from gpu_checks import ROOT, Result, outside, parity, report, run_all, running
 
-import fmkernels as fk  # noqa: E402
-from fmkernels import backend  # noqa: E402
+from fmkernels import backend
 
-
-def file_name(device_name: str) -> str:
-    """ "NVIDIA H100 80GB HBM3" -> "nvidia-h100-80gb-hbm3.json\""""
-    return re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-") + ".json"
-
-
-def worst(got: list[torch.Tensor], expected: list[torch.Tensor], dtype: torch.dtype, loose: float) -> float:
-    """The largest error of the lists, in units of what the dtype allows: at most 1 is agreement."""
-    absolute, relative = (loose * tolerance for tolerance in cases.TOLERANCE[dtype])
-    largest = 0.0
-    for a, b in zip(got, expected, strict=True):
-        a, b = a.detach().cpu().double(), b.detach().double()
-        if not torch.equal(a.isnan(), b.isnan()):
-            return float("inf")
-        scale = max(1.0, b.nan_to_num().abs().max().item()) if b.numel() and loose > 1 else 1.0
-        error = (a - b).nan_to_num().abs() / (absolute * scale + relative * b.nan_to_num().abs())
-        largest = max(largest, error.max().item() if error.numel() else 0.0)
-    return largest
+EACH = {  # backend that serves the device
+    "parity": lambda name, options: parity.tables(options.device, name, options.sizes),
+    "golden": lambda name, options: parity.golden(options.device, name),
+    "sampling": lambda name, options: running.sampling(options.device, name),
+    "graph": lambda name, options: running.graph(options.device, name),
+    "guard": lambda name, options: running.guard(name, [f"cuda:{i}" for i in range(torch.cuda.device_count())]),
+}
+ONCE = {
+    "sanitizer": lambda options: outside.sanitizer(options.device),
+    "benchmarks": lambda options: outside.benchmarks(options.device, options.seconds),
+}
+NAMES = (*EACH, *ONCE)
+REHEARSED = ("parity", "golden")  # on the CPU, which has neither streams nor graphs
 
 
-def parity(device: str, name: str, sizes=(1, 31, 1025, 4099), dtypes=cases.DTYPES) -> Iterator[tuple[str, float]]:
-    """(op, its largest error) on the device by that backend, outputs and gradients (these with ten times the room)."""
-    fixed = cases._T
-    for case in cases.CASES:
-        largest = 0.0
-        for dtype in dtypes:
-            for n in sizes:
-                inputs = case.inputs(n, dtype)
-                oracle = [x.double() for x in inputs]
-                with fk.use_backend("eager"):
-                    outputs = case.outputs(oracle)
-                    gradients = case.gradients(oracle) if case.grads else []
-                there = [x.to(device) for x in inputs]
-                cases._T = fixed.to(device)
-                try:
-                    with torch.device(device), fk.use_backend(name):
-                        error = worst(case.outputs(there), outputs, dtype, 1)
-                        if case.grads:
-                            error = max(error, worst(case.gradients(there), gradients, dtype, 10))
-                finally:
-                    cases._T = fixed
-                largest = max(largest, error)
-        yield case.name, largest
+def planned(options: argparse.Namespace) -> Iterator[tuple[str, str, Callable[[], Result]]]:
+    """(check, backend, call) of all that was asked for, what cannot run here as a call that says why."""
+    for check in options.only:
+        if options.device == "cpu" and check not in REHEARSED:
+            yield check, "", functools.partial(Result, "skipped", "needs a GPU")
+        elif check in ONCE:
+            yield check, "", functools.partial(ONCE[check], options)
+        else:
+            for name in ("cpp", "cuda", "triton"):
+                if options.device not in backend._serves(name):
+                    continue
+                if backend._loaded[name]:
+                    yield check, name, functools.partial(Result, "skipped", backend._loaded[name])
+                else:
+                    yield check, name, functools.partial(EACH[check], name, options)
 
 
-def main() -> int:
+def names(text: str) -> list[str]:
+    asked = text.split(",")
+    if unknown := [name for name in asked if name not in NAMES]:
+        raise argparse.ArgumentTypeError(f"unknown check {unknown[0]!r}; choose from {', '.join(NAMES)}")
+    return [name for name in NAMES if name in asked]
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(","))
+
+
+def main(argv: list[str] | None = None, results: Path = ROOT / "benchmarks" / "results") -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=names, metavar="NAME[,NAME]", help="only these checks; no file is written")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="where tensors live (default cuda)")
+    parser.add_argument("--sizes", type=sizes, default=parity.SIZES, metavar="N[,N]", help="of the parity tables")
     parser.add_argument("--seconds", type=float, default=1.0, help="benchmark time for each case (default 1)")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
+    options = parser.parse_args(argv)
+    if options.device == "cuda" and not torch.cuda.is_available():
         why = "sees no GPU here"
         if not (torch.version.cuda or torch.version.hip):
             why = "has no GPU support; with a GPU, run tools/gpu_check.py under a CUDA or ROCm build of torch"
         print(f"gpu-check: torch {torch.__version__} {why}: nothing was run")
         return 0
-    device = torch.cuda.get_device_name()
-    path, failed = ROOT / "benchmarks" / "results" / file_name(device), False
-    found: dict[str, dict[str, float]] = {}
-    for name in ("cuda", "triton"):
-        if backend._loaded[name]:
-            print(f"{name}: {backend._loaded[name]}")
-            continue
-        found[name] = {}
-        for op, error in parity("cuda", name):
-            found[name][op] = error
-            failed |= not error <= 1
-            print(f"{name:8}{op:28}{error:8.2f} of the tolerance {'✓' if error <= 1 else '✗ MISMATCH'}", flush=True)
-    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "--device", "cuda", "--json", str(path)]
-    path.unlink(missing_ok=True)
-    failed |= subprocess.run([*command, "--seconds", str(options.seconds)]).returncode != 0
-    benchmarks = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({"device": device, "parity": found, **benchmarks}, indent=1) + "\n")
-    print(f"written: {path}")
-    return int(failed)
+    whole = options.only is None
+    options.only = options.only or list(NAMES)
+    known = report.facts(options.device, ["tools/gpu_check.py", *(sys.argv[1:] if argv is None else argv)])
+    for name, value in known.items():
+        print(f"{name}: {value}")
+    found = run_all(planned(options))
+    if whole:
+        for path in report.write(report.document(known, found), results / report.file_name(known["device"])):
+            print(f"written: {path}")
+    return int(any(row["verdict"] == "failed" for row in found))
 
 
 if __name__ == "__main__":

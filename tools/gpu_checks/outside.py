@@ -1,0 +1,83 @@
+"""What runs in a process of its own: the kernels under compute-sanitizer, and the benchmarks."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu_checks import ROOT, Result, found
+
+TOOLS = ("memcheck", "racecheck", "initcheck")
+FOUND = 3  # the exit code asked of compute-sanitizer when it finds something; parity's own is 1
+TAIL = 4000  # characters kept of an output
+
+
+def find_sanitizer() -> str | None:
+    """compute-sanitizer on PATH, or in the bin of CUDA_HOME or CUDA_PATH."""
+    homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    return shutil.which(
+        "compute-sanitizer", path=os.pathsep.join([os.environ.get("PATH", "")] + [f"{h}/bin" for h in homes])
+    )
+
+
+def output_of(command: Sequence[str], seconds: float, **environment: str) -> tuple[int | None, str]:
+    """(exit code, the end of what it printed); None if the time was up: then it and its children are ended."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, **environment},
+        start_new_session=True,
+    )
+    try:
+        text, _ = process.communicate(timeout=seconds)
+        return process.returncode, text[-TAIL:]
+    except subprocess.TimeoutExpired:
+        return None, ""
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def sanitizer(device: str, seconds: float = 900, tools: Sequence[str] = TOOLS) -> Result:
+    """The parity tables at two sizes under each tool. Every tensor is an allocation of its own: torch's cache off."""
+    program = find_sanitizer()
+    if program is None:
+        return Result("skipped", "compute-sanitizer is not on PATH nor in CUDA_HOME/bin")
+    script = [str(ROOT / "tools" / "gpu_check.py"), "--only", "parity", "--sizes", "31,1025", "--device", device]
+    details, wrong = {}, []
+    for tool in tools:
+        command = [program, "--tool", tool, "--target-processes", "application-only", "--error-exitcode", str(FOUND)]
+        code, tail = output_of([*command, sys.executable, *script], seconds, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+        said = {0: "passed", FOUND: "errors found", None: f"not finished in {seconds:g} s"}.get(
+            code, f"exit code {code}"
+        )
+        details[tool] = {"said": said, "tail": tail}
+        if code not in (0, None):
+            wrong.append(f"{tool}: {said}")
+        print(f"{tool}: {said}", flush=True)
+    if all(run["said"].startswith("not finished") for run in details.values()):
+        return Result("skipped", f"no tool finished in {seconds:g} s", details)
+    return found(wrong, details)
+
+
+def benchmarks(device: str, seconds: float, script: Path = ROOT / "benchmarks" / "run.py") -> Result:
+    """benchmarks/run.py on the device, its table printed as it goes. details: what it wrote, also when it failed."""
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "result.json"
+        command = [sys.executable, str(script), "--device", device, "--seconds", str(seconds), "--json", str(path)]
+        run = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
+        sys.stderr.write(run.stderr)
+        details = json.loads(path.read_text()) if path.exists() else {}
+    last = (run.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+    return found([f"exit code {run.returncode}: {last}"] if run.returncode else [], details)
