@@ -39,13 +39,16 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 import fmkernels as fk
 from fmkernels.triton import LAUNCHES
-from fmkernels.triton.norm import ROW
 
 LABEL = "ESTIMATE (data-sheet rates, assumed launch cost, nothing measured)"
 MODELS = {"256 px": "t2i_256px_clip_dimr", "512 px": "t2i_512px_clip_dimr"}
 # Assumptions, microseconds: a launch by the host (PyTorch's own way there takes longer), a launch inside a CUDA graph.
 LAUNCH_US = (4.0, 1.5)
+ROW = 12288  # floats of a row that a norm keeps between its passes, a fourth of it in its backward: csrc/cuda/norm.cuh
 # Launches of each op by the CUDA kernels; the second of the norms' backward adds up partial sums.
+ROW = (
+    12288  # floats of a row that a norm keeps between its passes; a fourth of that in its backward (csrc/cuda/norm.cuh)
+)
 CUDA_LAUNCHES = dict.fromkeys(LAUNCHES, 1) | {"td_norm_backward": 2}
 PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "attention"}  # convolutions are the rest, as in bench_model.py
 OVERWRITES = {"copy_", "fill_", "zero_", "normal_"}  # in place, without reading what was there
@@ -90,10 +93,13 @@ def passes(name: str, arguments: dict) -> dict[str, int]:
     """Argument -> how often ours reads it, where that is not once."""
     if name == "psi_backward":
         return {"x0": 0, "x1": 0}  # only their dtypes matter
-    x = arguments.get("s" if name == "td_norm_backward" else "x")
-    if not name.startswith("td_norm") or (len(x) == 1 and x[0].shape[-1] <= ROW):
+    if not name.startswith("td_norm"):
         return {}
-    return {"grad_y": 3, "s": 4 if x[0].itemsize == 2 else 3} if name == "td_norm_backward" else {"x": 2, "residual": 2}
+    backward = name == "td_norm_backward"
+    x = arguments["s" if backward else "x"]
+    if sum(part.shape[-1] for part in x) <= (ROW // 4 if backward else ROW):
+        return {}
+    return {"grad_y": 3, "s": 4 if x[0].itemsize == 2 else 3} if backward else {"x": 2, "residual": 2}
 
 
 def moved(func: torch._ops.OpOverload, name: str, args: tuple, kwargs: dict, out: object) -> int:

@@ -62,12 +62,11 @@ def short(kernel: str) -> str:
     return re.match(r"(?:fmk::)?(\w+)", kernel).group(1)
 
 
-def family_of(kernel: str) -> str:
-    """The header a kernel is written in."""
-    for header in sorted((ROOT / "csrc/cuda").glob("*.cuh")):
-        if re.search(rf"\b{short(kernel)}\(", header.read_text()):
-            return header.stem
-    raise ValueError(f"{kernel} is in no header of csrc/cuda")
+def families() -> dict[str, str]:
+    """Kernel -> the header it is written in."""
+    headers = sorted((ROOT / "csrc/cuda").glob("*.cuh"))
+    written = r"__global__ void\s+(?:__launch_bounds__\(.*\)\s+)?(\w+)\("
+    return {name: header.stem for header in headers for name in re.findall(written, header.read_text())}
 
 
 def resources(log: str) -> dict[str, dict[str, int]]:
@@ -157,17 +156,17 @@ def check(compiler: Path, names: list[str], archs: list[str]) -> list[dict]:
     wanted = [arch for arch in archs if arch not in {row["arch"] for row in rows}]
     if wanted:
         KEPT.mkdir(parents=True, exist_ok=True)
-        families: dict[str, list[str]] = {}
+        of, members_of = families(), {}
         for name in names:
-            families.setdefault(family_of(name), []).append(name)
-        for family, members in families.items():
+            members_of.setdefault(of[short(name)], []).append(name)
+        for family, members in members_of.items():
             taken = "".join(f"    reinterpret_cast<const void*>({name}),\n" for name in members)
             header = ROOT / "csrc" / "cuda" / f"{family}.cuh"
             (KEPT / f"{family}.cu").write_text(f'#include "{header}"\nconst void* kernels[] = {{\n{taken}}};\n')
         # The largest first: two of them fill two cores.
-        jobs = [(family, arch) for family in sorted(families, key=lambda f: -len(families[f])) for arch in wanted]
+        jobs = [(family, arch) for family in sorted(members_of, key=lambda f: -len(members_of[f])) for arch in wanted]
         with ThreadPoolExecutor(2) as pool:
-            made = [pool.submit(compiled, compiler, family, families[family], arch) for family, arch in jobs]
+            made = [pool.submit(compiled, compiler, family, members_of[family], arch) for family, arch in jobs]
         errors = [str(future.exception()) for future in made if future.exception()]
         if errors:
             raise RuntimeError("\n".join(errors))
