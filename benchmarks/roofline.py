@@ -44,7 +44,7 @@ LABEL = "ESTIMATE (data-sheet rates, assumed launch cost, nothing measured)"
 MODELS = {"256 px": "t2i_256px_clip_dimr", "512 px": "t2i_512px_clip_dimr"}
 # Assumptions, microseconds: a launch by the host (PyTorch's own way there takes longer), a launch inside a CUDA graph.
 LAUNCH_US = (4.0, 1.5)
-ROW = 12288  # floats of a row that a norm keeps between its passes, a fourth of it in its backward: csrc/cuda/norm.cuh
+ROW = 12032  # floats of a row that a norm keeps between its passes, a fourth of it in its backward: csrc/cuda/norm.cuh
 # Launches of each op by the CUDA kernels; the second of the norms' backward adds up partial sums.
 ROW = (
     12288  # floats of a row that a norm keeps between its passes; a fourth of that in its backward (csrc/cuda/norm.cuh)

@@ -22,7 +22,7 @@ from fmkernels.schema import NAMES, library
 BACKENDS = ("auto", "cpp", "cuda", "triton", "eager")
 _NO_GPU = "this torch has no GPU support: install a CUDA or ROCm build of it"
 _PACKAGE = Path(__file__).parent
-_CPU_ONLY = ("tdp_pin", "tdp_unpin", "tdp_pinned")  # a handle to parameters; on a GPU they travel with the launch
+_CPU_ONLY = ("tdp_pin", "tdp_unpin", "tdp_pinned")  # a handle to parameters, which spares the dispatcher 684 tensors
 
 _forced: str | None = None  # None is auto. Process-wide, as torch's own backend flags are.
 _changing = threading.RLock()
@@ -64,7 +64,8 @@ def _load(stem: str, key: str) -> str:
         torch.ops.load_library(str(files[0]))
     except (OSError, RuntimeError) as error:
         return f"{files[0].name} does not load: {error}"
-    missing = [name for name in NAMES if name not in _CPU_ONLY and not _has_kernel(name, key)]
+    elsewhere = ("tdp_unpin",) if key == "CPU" else _CPU_ONLY
+    missing = [name for name in NAMES if name not in elsewhere and not _has_kernel(name, key)]
     return f"{files[0].name} was built from other sources: no kernel for {', '.join(missing)}" if missing else ""
 
 
@@ -120,6 +121,13 @@ def load_objects() -> None:
     if _loaded["cpp"] and asked != "eager":
         warnings.warn(
             f"fmkernels: {_loaded['cpp']}; CPU tensors are served by eager PyTorch, correct but slower. "
+            f"To build it: {rebuild_command()}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    if _loaded["cuda"] and _has_gpu_support() and any(_PACKAGE.glob("_cuda.*so")):
+        warnings.warn(
+            f"fmkernels: {_loaded['cuda']}; CUDA tensors are served by Triton or eager PyTorch. "
             f"To build it: {rebuild_command()}",
             RuntimeWarning,
             stacklevel=3,

@@ -8,6 +8,7 @@ own: ``FMKERNELS_CUDA_ON_HOST=1 pytest tests/...``.
 import ctypes
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -46,8 +47,11 @@ def build() -> Path:
     compiler = os.environ.get("CXX", "g++")
     includes = [f"-I{HERE}", *(f"-isystem{path}" for path in include_paths())]
 
+    objects_of = target.with_suffix("")
+    objects_of.mkdir(exist_ok=True)
+
     def compiled(source: Path) -> str:
-        made = BUILT / f"{source.stem}.o"
+        made = objects_of / f"{source.stem}.o"
         # The stable ABI's headers as the ops see them; the allocator needs torch's own.
         flags = [flag for flag in FLAGS if source.suffix == ".cu" or "TARGET_VERSION" not in flag]
         standard = ["-std=c++20"] if source.suffix == ".cpp" else []
@@ -60,6 +64,7 @@ def build() -> Path:
     part = target.with_suffix(".part")
     subprocess.run([compiler, "-shared", *objects, *libraries, "-lc10", "-ltorch_cpu", "-o", str(part)], check=True)
     part.rename(target)
+    shutil.rmtree(objects_of)
     return target
 
 
@@ -93,6 +98,12 @@ def launches() -> int:
     """Kernels started so far."""
     _library.cuda_on_host_launches.restype = ctypes.c_int64
     return _library.cuda_on_host_launches()
+
+
+def memsets() -> int:
+    """And memory set on its own."""
+    _library.cuda_on_host_memsets.restype = ctypes.c_int64
+    return _library.cuda_on_host_memsets()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import fmkernels as fk
 from fmkernels.schema import NAMES
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-ROW = 12288  # wider rows of a norm are read twice
+ROW = 12032  # wider rows of a norm are read twice
 
 
 @pytest.fixture

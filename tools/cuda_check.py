@@ -31,25 +31,38 @@ LIMITS = {
     "sm_120": (1536, 24, 100 << 10),
 }
 REGISTERS, BLOCK_SHARED = 65536, 1 << 10  # registers of an SM; shared memory the system takes of every block
-# What one block has, for rows of 1024 where that counts: threads, dynamic shared memory in elements.
-BLOCKS = {
-    "tdp_kernel": (128, 0),
-    "tdp_backward_kernel": (128, 0),
-    "norm_kernel": (128, 1024),
-    "norm_backward_kernel": (128, 4096),
-    "norm_wide_columns_kernel": (32, 0),
-    "velocity_summary_kernel": (32, 0),
+KEPT_BYTES, BLOCK_LIMIT = 47 << 10, 48 << 10  # csrc/cuda/norm.cuh keeps at most so much; a block has so much in all
+# Kernel -> threads of a block and what it keeps of a row (elements), both for rows of 1024 where that counts; tensors
+# read and written eight elements at a time, as often as the code names them.
+KERNELS = {
+    "tdp_kernel": (128, 0, 4, 1),
+    "tdp_backward_kernel": (128, 0, 5, 4),
+    "norm_kernel": (128, 1024, 6, 2),
+    "norm_backward_kernel": (128, 4096, 4, 3),
+    "norm_runs_kernel": (256, 0, 0, 0),
+    "norm_wide_backward_kernel": (512, 0, 8, 1),
+    "norm_wide_columns_kernel": (256, 0, 2, 2),
+    "gelu_mul_kernel": (256, 0, 2, 1),
+    "gelu_mul_backward_kernel": (256, 0, 3, 2),
+    "path_kernel": (256, 0, 2, 2),
+    "psi_backward_kernel": (256, 0, 1, 2),
+    "velocity_kernel": (512, 0, 3, 0),
+    "velocity_summary_kernel": (32, 0, 0, 0),
+    "flow_loss_backward_kernel": (256, 0, 3, 1),
+    "step_kernel": (512, 0, 4, 2),
+    "head_kernel": (256, 0, 3, 1),
+    "head_backward_kernel": (256, 0, 4, 2),
 }
-ONE_BY_ONE = {"norm_runs_kernel", "velocity_summary_kernel"}  # read single columns
-NO_STORES = {"velocity_kernel"}  # writes a few numbers a sample
 
 
 def cuobjdump() -> Path:
     """The toolkit's disassembler, or triton's, where the toolkit came without."""
+    ours = cuda_home() / "bin" / "cuobjdump"
+    if ours.exists():
+        return ours
     import triton
 
-    ours, theirs = cuda_home() / "bin/cuobjdump", Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    return ours if ours.exists() else theirs
+    return Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
 def kernels(symbols: str) -> list[str]:
@@ -70,20 +83,18 @@ def families() -> dict[str, str]:
 
 
 def resources(log: str) -> dict[str, dict[str, int]]:
-    """Mangled name -> registers, static shared memory, stack and spills, as ptxas -v says."""
+    """Mangled name -> registers, static shared memory, stack and spills, as ptxas -v says; callees' stack with it."""
     found = {}
     for part in log.split("Compiling entry function ")[1:]:
-
-        def number(what, part=part):
-            match = re.search(what, part)
-            return int(match.group(1)) if match else 0
-
-        found[part.split("'")[1]] = {
-            "registers": number(r"Used (\d+) registers"),
-            "stack": number(r"(\d+) bytes stack frame"),
-            "spilled": number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads"),
-            "shared": number(r"(\d+) bytes smem"),
-        }
+        words = {"registers": r"Used (\d+) registers", "stack": r"(\d+) bytes stack frame"}
+        words |= {"spilled": r"(\d+) bytes spill (?:stores|loads)"}
+        used = {name: [int(n) for n in re.findall(pattern, part)] for name, pattern in words.items()}
+        if not all(used.values()):
+            raise RuntimeError(f"ptxas speaks otherwise than expected: {part}")
+        shared = re.search(r"(\d+) bytes smem", part)
+        name = part.split("'")[1]
+        found[name] = {key: sum(numbers) for key, numbers in used.items()}
+        found[name]["shared"] = int(shared.group(1)) if shared else 0
     return found
 
 
@@ -110,9 +121,15 @@ def faults(row: dict) -> list[str]:
     found = []
     if row["stack"] or row["spilled"]:
         found.append(f"{row['stack']} bytes of stack, {row['spilled']} spilled")
-    name = short(row["kernel"])
-    if name not in ONE_BY_ONE and not (row["loads"] and (row["stores"] or name in NO_STORES)):
-        found.append("no 128-bit load or store")
+    _, kept, read, written = KERNELS[short(row["kernel"])]
+    # A fetch of eight: two loads for floats, four for doubles. A store: one for each dtype's 16 bytes.
+    loads, stores = read * (4 if "<double" in row["kernel"] else 2), written * (4 + 2 + 1 + 1)
+    if row["loads"] < loads or row["stores"] < stores:
+        found.append(f"128-bit loads {row['loads']} of {loads}, stores {row['stores']} of {stores}")
+    if not row["occupancy"]:
+        found.append("no block fits on an SM")
+    if kept and row["shared"] + KEPT_BYTES > BLOCK_LIMIT:
+        found.append(f"{row['shared']} bytes of shared memory beside the {KEPT_BYTES} of a row")
     return found
 
 
@@ -130,7 +147,8 @@ def compiled(compiler: Path, family: str, names: list[str], arch: str) -> list[d
     rows = []
     for mangled, text in zip(used, plain, strict=True):
         kernel = re.sub(r"^void ", "", text).split("(", 1)[0].replace(" >", ">")
-        threads, elements = BLOCKS.get(short(kernel), (256, 0))
+        threads, elements, *_ = KERNELS[short(kernel)]
+        threads = min(threads, 256) if "<double" in kernel else threads  # kWideThreads of csrc/cuda/device.cuh
         loads, stores = wide[mangled]
         shared = used[mangled]["shared"] + elements * (8 if "<double" in kernel else 4)
         filled = occupancy(arch, threads, used[mangled]["registers"], shared)
@@ -194,10 +212,14 @@ def table(rows: list[dict]) -> str:
 
 
 def kernels_of_the_sources() -> list[str]:
+    """As the object has them; none that is written may be missing."""
     import host_cuda
 
     listed = subprocess.run(["nm", "-C", host_cuda.build()], capture_output=True, text=True, check=True).stdout
-    return kernels(listed)
+    names = kernels(listed)
+    if {short(name) for name in names} != set(families()) or set(families()) != set(KERNELS):
+        raise RuntimeError(f"the kernels of csrc/cuda {sorted(families())}, of the object and of KERNELS differ")
+    return names
 
 
 def main() -> int:

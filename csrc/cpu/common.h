@@ -20,6 +20,17 @@ struct Here {
 
 #include "../shared/tensors.h"
 
+#define FMK_KEY CPU
+
+namespace fmk {
+
+// What an op holds while it runs: nothing.
+struct Device {
+  Device(const Tensor&, const char*) {}
+};
+
+}  // namespace fmk
+
 // A kernel marked so is compiled once for each instruction set and chosen when the object is loaded.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(FMK_NO_CLONES)
 #define FMK_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -134,12 +145,9 @@ class Values {
   std::vector<C> copy() const { return {data_, data_ + size()}; }
 };
 
-// A small tensor of values computed in double.
-inline Tensor tensor_of(const std::vector<double>& values, std::initializer_list<int64_t> sizes, Dtype dtype) {
-  const Tensor out = fresh(sizes, dtype);
-  const Sink<double> sink(out);
-  sink.write(0, values.data(), int64_t(values.size()));
-  return out;
+// Values computed in double, into a small dense tensor.
+inline void put_values(const std::vector<double>& values, const Tensor& out) {
+  Sink<double>(out).write(0, values.data(), int64_t(values.size()));
 }
 
 // ---- loops: cut by size alone, so that results do not depend on the number of threads ----

@@ -1,6 +1,5 @@
-// The variational head's end: z = mu + exp(logvar / 2) * eps with logvar clamped, the KL to N(0, I) of each
-// sample, and the statistics of the diary. Work is cut by columns, so that the spread over the batch of
-// each latent dimension comes out of the same pass.
+// The variational head's ops on the CPU. Work is cut by columns, so that the spread over the batch of each latent
+// dimension comes out of the same pass.
 #include <limits>
 
 #include "common.h"
@@ -67,22 +66,21 @@ FMK_CLONES void head_tile_backward(const C* __restrict grad_z, C grad_kl, const 
   }
 }
 
-std::tuple<Tensor, Tensor, Tensor> reparameterize(Tensor mu, Tensor logvar, Tensor eps, double low, double high) {
-  check_head(mu, logvar, eps);
-  FMK_CHECK(low <= high, "clamp must be (low, high)");
-  const int64_t samples = mu.size(0), n = samples == 0 ? 0 : mu.numel() / samples, columns = tiles_of(n);
-  Tensor z = fresh_like(mu, promote(dtype_of(mu), dtype_of(logvar)));
-  const Tensor mu_d = dense(mu), logvar_d = dense(logvar), eps_d = dense(eps);
+}  // namespace
+
+void run_head(const Device&, const Tensor& mu, const Tensor& logvar, const Tensor& eps, double low, double high,
+              const Tensor& z, const Tensor& kl_out, const Tensor& stats_out) {
+  const Batch batch(mu);
+  const int64_t samples = batch.samples, n = batch.n, columns = tiles_of(n);
   std::vector<HeadSums> sums(size_t(samples * columns));
   // Of each column tile: the mean over it of std over the batch, and the moments of all its z.
   struct ColumnSums {
     double std = 0, mean = 0, m2 = 0;
   };
   std::vector<ColumnSums> column_sums(static_cast<size_t>(columns));
-  const bool in_double = is_double(z);
-  with_compute_type(in_double, [&](auto zero) {
+  with_compute_type(is_double(z), [&](auto zero) {
     using C = decltype(zero);
-    const Source<C> mu_in(mu_d), logvar_in(logvar_d), eps_in(eps_d);
+    const Source<C> mu_in(mu), logvar_in(logvar), eps_in(eps);
     const Sink<C> z_out(z);
     const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(samples, 1));
     parallel(columns, grain, [&](int64_t first, int64_t last) {
@@ -145,21 +143,19 @@ std::tuple<Tensor, Tensor, Tensor> reparameterize(Tensor mu, Tensor logvar, Tens
   stats[kZStdPerDimMean] = z_std / double(n);
   stats[kClampedFraction] = total.clamped / count;
   stats[kHeadNonfinite] = total.nonfinite;
-  const Dtype dtype = in_double ? Dtype::f64 : Dtype::f32;
-  return {z, tensor_of(kl, {samples}, dtype), tensor_of(stats, {kHeadColumns}, dtype)};
+  put_values(kl, kl_out);
+  put_values(stats, stats_out);
 }
 
-std::tuple<Tensor, Tensor> reparameterize_backward(OptTensor grad_z, OptTensor grad_kl, Tensor mu, Tensor logvar,
-                                                   Tensor eps, double low, double high) {
-  check_head(mu, logvar, eps, grad_z, grad_kl);
-  const int64_t samples = mu.size(0), n = samples == 0 ? 0 : mu.numel() / samples;
-  const Tensor mu_d = dense(mu), logvar_d = dense(logvar), eps_d = dense(eps);
-  const OptTensor gz = dense(grad_z);
-  Tensor to_mu = fresh_like(mu), to_logvar = fresh_like(logvar);
+void run_head_backward(const Device&, const OptTensor& grad_z, const OptTensor& grad_kl, const Tensor& mu,
+                       const Tensor& logvar, const Tensor& eps, double low, double high, const Tensor& to_mu,
+                       const Tensor& to_logvar) {
+  const Batch batch(mu);
+  const int64_t samples = batch.samples, n = batch.n;
   with_compute_type(is_double(mu) || is_double(logvar) || is_double(grad_z), [&](auto zero) {
     using C = decltype(zero);
     const auto kl = grad_kl ? Values<C>(*grad_kl).copy() : std::vector<C>(size_t(samples), C(0));
-    const Source<C> grad_in(gz), mu_in(mu_d), logvar_in(logvar_d), eps_in(eps_d);
+    const Source<C> grad_in(grad_z), mu_in(mu), logvar_in(logvar), eps_in(eps);
     const Sink<C> mu_out(to_mu), logvar_out(to_logvar);
     for_tiles(samples, n, [&](int64_t sample, int64_t i, int64_t count, int64_t) {
       Tile<C> g, a, b, c, mu_tile, logvar_tile;
@@ -173,14 +169,6 @@ std::tuple<Tensor, Tensor> reparameterize_backward(OptTensor grad_z, OptTensor g
       logvar_out.put(at, to_l, count);
     });
   });
-  return {to_mu, to_logvar};
-}
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) {
-  m.impl("reparameterize", TORCH_BOX(&reparameterize));
-  m.impl("reparameterize_backward", TORCH_BOX(&reparameterize_backward));
 }
 
 }  // namespace fmk

@@ -1,6 +1,4 @@
-// The time-dependent norms, with and without a residual, over one tensor or a list of them.
-// RMS norm and layer norm are one kernel: y = (s - mean) * rstd * scale + offset, with s = x + residual;
-// RMS norm has mean = 0 and rstd = 1 / (rms + eps), layer norm rstd = 1 / sqrt(var + eps).
+// The norms on the CPU: a row at a time, tile by tile.
 #include "common.h"
 
 #include "../shared/norm.h"
@@ -185,13 +183,15 @@ class ParameterRows {
 };
 
 // Rows a task works on. In the backward each task has partial sums of its own, so the cut is by size.
-int64_t rows_per_task(const Shape& shape) {
+int64_t rows_per_task(const NormRows& shape) {
   return std::max<int64_t>(1, kGrain * kTile / std::max<int64_t>(shape.width, 1));
 }
 
-// y, sum (if there is a residual) and stat are dense and of the right sizes.
-void run(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& offset, const OptTensor& residual,
-         double eps, bool center, const Shape& shape, Tensor y, Tensor sum, Tensor stat) {
+}  // namespace
+
+void run_norm(const Device&, const NormRows& shape, const Tensor& scale, const OptTensor& offset,
+              const OptTensor& residual, double eps, bool center, const Tensor& y, const OptTensor& sum,
+              const OptTensor& stat) {
   const OptTensor res = dense(residual);
   const bool in_double = is_double(y);
   with_compute_type(in_double, [&](auto zero) {
@@ -199,9 +199,9 @@ void run(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& off
     const Rows<C> rows(shape.x);
     const ParameterRows<C> scales(scale), offsets(offset ? *offset : scale);
     const Source<C> more(res);
-    const Sink<C> y_out(y), sum_out(sum);
-    C* stats = stat.mutable_data_ptr<C>();
-    parallel(shape.rows, rows_per_task(shape), [&](int64_t begin, int64_t last) {
+    const Sink<C> y_out(y), sum_out = sum ? Sink<C>(*sum) : Sink<C>();
+    C* const stats = stat ? stat->mutable_data_ptr<C>() : nullptr;
+    parallel(shape.count, rows_per_task(shape), [&](int64_t begin, int64_t last) {
       Tile<C> a, b, s_tile, y_tile;
       for (int64_t row = begin; row < last; row++) {
         const int64_t base = row * shape.width;
@@ -223,8 +223,10 @@ void run(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& off
         });
         if (row + 1 < last) rows.prefetch(row + 1);
         const C mean = C(moments.mean), rstd = C(moments.rstd(shape.width, eps));
-        stats[2 * row] = mean;
-        stats[2 * row + 1] = rstd;
+        if (stats) {
+          stats[2 * row] = mean;
+          stats[2 * row + 1] = rstd;
+        }
         const int64_t parameter_row = row / shape.rows_per_scale();
         const auto normalize = [&](const C* s, int64_t column, int64_t n) {
           const int64_t at = base + column;
@@ -250,52 +252,24 @@ void run(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& off
   });
 }
 
-std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, OptTensor offset,
-                                           OptTensor residual, double eps, bool center) {
-  const Shape shape = check_norm(x, scale, offset, residual, eps, center);
-  const Dtype dtype = out_dtype(x, residual);
-  const auto sizes = sizes_of(shape);
-  Tensor y = fresh(sizes, dtype), sum = residual ? fresh(sizes, dtype) : nothing(), stat = fresh_stat(shape, dtype);
-  run(x, scale, offset, residual, eps, center, shape, y, sum, stat);
-  return {y, sum, stat};
-}
-
-void td_norm_out(std::vector<Tensor> x, Tensor scale, OptTensor offset, OptTensor residual, double eps, bool center,
-                 Tensor y, OptTensor sum) {
-  const Shape shape = check_norm(x, scale, offset, residual, eps, center);
-  check_norm_out(shape, x, scale, offset, residual, y, sum);
-  InPlace y_target(y), sum_target(sum ? *sum : nothing());
-  run(x, scale, offset, residual, eps, center, shape, y_target.work, sum_target.work, fresh_stat(shape, dtype_of(y)));
-  y_target.commit();
-  sum_target.commit();
-}
-
-// grad_y and grad_sum are (rows, width); s is what was normalised (x, or x + residual). stat belongs to the
-// unrounded s: one that was rounded to half precision gets its own. The gradients to scale and offset have
-// scale's shape and the compute type.
-std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor grad_sum, std::vector<Tensor> s,
-                                                    Tensor scale, Tensor stat, double eps, bool center) {
-  Shape shape = check_norm(s, scale, std::nullopt);
-  check_norm_backward(shape, grad_y, grad_sum, stat);
+void run_norm_backward(const Device&, const NormRows& shape, const Tensor& grad_y, const OptTensor& grad_sum,
+                       const Tensor& scale, const Tensor& stat, double eps, bool center, const Tensor& grad_s,
+                       const Tensor& grad_scale, const Tensor& grad_offset) {
   const Tensor gy = dense(grad_y), stats_in = dense(stat);
   const OptTensor gs = dense(grad_sum);
-  Tensor grad_x = fresh(sizes_of(shape), dtype_of(s[0]));
-  const bool in_double = is_double(s[0]) || is_double(grad_y);
-  const Dtype wide = in_double ? Dtype::f64 : Dtype::f32;
-  Tensor grad_scale = fresh_like(scale, wide), grad_offset = fresh_like(scale, wide);
-  with_compute_type(in_double, [&](auto zero) {
+  with_compute_type(is_double(grad_scale), [&](auto zero) {
     using C = decltype(zero);
     const Rows<C> rows(shape.x);
     const ParameterRows<C> scales(scale);
     const Values<C> stats(stats_in);
     const Source<C> grad(gy), more(gs);
-    const Sink<C> out(grad_x);
-    const bool rounded = size_of(dtype_of(s[0])) == 2;
+    const Sink<C> out(grad_s);
+    const bool rounded = size_of(dtype_of(grad_s)) == 2;
     // A task is a run of rows under one row of scale; its partial sums are added up in task order.
     const int64_t group = shape.rows_per_scale(), width = shape.width;
     const int64_t run = std::max(rows_per_task(shape), (group + 15) / 16);
     const int64_t runs = (group + run - 1) / run;
-    const int64_t tasks = shape.rows == 0 ? 0 : shape.scale_rows * runs;
+    const int64_t tasks = shape.count == 0 ? 0 : shape.scale_rows * runs;
     std::vector<C> partial(size_t(2 * tasks * width), C(0));
     // Short runs, of samples with a row of scale each, are not worth a thread one by one.
     const int64_t grain = std::max<int64_t>(1, rows_per_task(shape) / std::max<int64_t>(1, std::min(run, group)));
@@ -348,15 +322,6 @@ std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor gra
       }
     });
   });
-  return {grad_x, grad_scale, grad_offset};
-}
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) {
-  m.impl("td_norm", TORCH_BOX(&td_norm));
-  m.impl("td_norm_out", TORCH_BOX(&td_norm_out));
-  m.impl("td_norm_backward", TORCH_BOX(&td_norm_backward));
 }
 
 }  // namespace fmk

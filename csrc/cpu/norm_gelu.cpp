@@ -1,7 +1,7 @@
-// gelu(a) * b with the exact gelu, forward and backward: the gate of a feed-forward layer.
+// The gate on the CPU.
 #include "common.h"
 
-#include "../shared/norm.h"
+#include "../shared/norm_gelu.h"
 
 namespace fmk {
 namespace {
@@ -21,11 +21,9 @@ FMK_CLONES void gelu_mul_tile_backward(const C* __restrict grad, const C* __rest
   }
 }
 
-Tensor gelu_mul(Tensor a, OptTensor b) {
-  const Gate gate(a, b);
-  std::vector<int64_t> sizes(a.sizes().begin(), a.sizes().end());
-  if (!b) sizes.back() = gate.width;
-  Tensor y = fresh(sizes, promote(dtype_of(a), dtype_of(gate.b)));
+}  // namespace
+
+void run_gelu_mul(const Device&, const Gate& gate, const Tensor& y) {
   with_compute_type(is_double(y), [&](auto zero) {
     using C = decltype(zero);
     const Source<C> left(gate.a), right(gate.b);
@@ -38,20 +36,14 @@ Tensor gelu_mul(Tensor a, OptTensor b) {
       out.put(to, tile, n);
     });
   });
-  return y;
 }
 
-// The gradient to a and b; for halves of one tensor, the gradient to it and nothing.
-std::tuple<Tensor, Tensor> gelu_mul_backward(Tensor grad, Tensor a, OptTensor b) {
-  const Gate gate(a, b);
-  check_tensor(grad, "grad");
-  FMK_CHECK(grad.numel() == gate.rows * gate.width, "grad has another shape");
-  const Tensor g = dense(grad);
-  Tensor grad_a = fresh_like(a), grad_b = b ? fresh_like(*b) : nothing();
-  with_compute_type(is_double(gate.a) || is_double(gate.b) || is_double(g), [&](auto zero) {
+void run_gelu_mul_backward(const Device&, const Gate& gate, const Tensor& grad, const Tensor& to_a,
+                           const Tensor& to_b) {
+  with_compute_type(is_double(gate.a) || is_double(gate.b) || is_double(grad), [&](auto zero) {
     using C = decltype(zero);
-    const Source<C> left(gate.a), right(gate.b), grads(g);
-    const Sink<C> to_left(grad_a), to_right(b ? grad_b : grad_a);
+    const Source<C> left(gate.a), right(gate.b), grads(grad);
+    const Sink<C> to_left(to_a), to_right(to_b);
     for_tiles(gate.rows, gate.width, [&](int64_t row, int64_t i, int64_t n, int64_t) {
       Tile<C> gt, at, bt, left_tile, right_tile;
       const int64_t from = row * gate.stride + i;
@@ -63,14 +55,6 @@ std::tuple<Tensor, Tensor> gelu_mul_backward(Tensor grad, Tensor a, OptTensor b)
       to_right.put(from + gate.b_shift, right_out, n);
     });
   });
-  return {grad_a, grad_b};
-}
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) {
-  m.impl("gelu_mul", TORCH_BOX(&gelu_mul));
-  m.impl("gelu_mul_backward", TORCH_BOX(&gelu_mul_backward));
 }
 
 }  // namespace fmk

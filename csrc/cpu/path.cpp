@@ -1,5 +1,4 @@
-// The path psi and its derivative, and what training reads off a predicted velocity.
-// psi = (t (r - 1) + 1) x0 + t x1 and Dt_psi = (r - 1) x0 + x1, with r = sigma_min / sigma_max.
+// The path ops on the CPU.
 #include "common.h"
 
 #include "../shared/path.h"
@@ -30,12 +29,12 @@ FMK_CLONES void scale_tile(C c, const C* __restrict x, C* __restrict out, int64_
   for (int64_t i = 0; i < n; i++) out[i] = c * x[i];
 }
 
-// Either output may be left out; both together are made in one pass over x0 and x1.
-void run_path(const OptTensor& t, const Tensor& x0, const Tensor& x1, double sigma_min, double sigma_max,
+}  // namespace
+
+void run_path(const Device&, const OptTensor& t, const Tensor& x0, const Tensor& x1, double sigma_ratio,
               const OptTensor& x_t, const OptTensor& velocity) {
   const Tensor start = dense(x0), end = dense(x1);
   const Batch batch(x0);
-  const double sigma_ratio = ratio_of(sigma_min, sigma_max);
   with_compute_type(is_double(x0) || is_double(x1), [&](auto zero) {
     using C = decltype(zero);
     const std::optional<Values<C>> times = t ? std::make_optional<Values<C>>(*t) : std::nullopt;
@@ -60,47 +59,15 @@ void run_path(const OptTensor& t, const Tensor& x0, const Tensor& x1, double sig
   });
 }
 
-Tensor psi(Tensor t, Tensor x0, Tensor x1, double sigma_min, double sigma_max) {
-  check_ends(x0, x1);
-  check_t(t, Batch(x0));
-  Tensor out = fresh_like(x0, promote(dtype_of(x0), dtype_of(x1)));
-  run_path(t, x0, x1, sigma_min, sigma_max, out, std::nullopt);
-  return out;
-}
-
-Tensor dt_psi(Tensor x0, Tensor x1, double sigma_min, double sigma_max) {
-  check_ends(x0, x1);
-  Tensor out = fresh_like(x0, promote(dtype_of(x0), dtype_of(x1)));
-  run_path(std::nullopt, x0, x1, sigma_min, sigma_max, std::nullopt, out);
-  return out;
-}
-
-std::tuple<Tensor, Tensor> flow_pair(Tensor t, Tensor x0, Tensor x1, double sigma_min, double sigma_max,
-                                     std::optional<torch::headeronly::ScalarType> dtype) {
-  check_ends(x0, x1);
-  check_t(t, Batch(x0));
-  const Dtype out = dtype ? dtype_of(*dtype) : promote(dtype_of(x0), dtype_of(x1));
-  FMK_CHECK(out != Dtype::other, "dtype must be floating point");
-  Tensor x_t = fresh_like(x0, out), velocity = fresh_like(x0, out);
-  run_path(t, x0, x1, sigma_min, sigma_max, x_t, velocity);
-  return {x_t, velocity};
-}
-
-// The gradient of psi to x0 and x1, in the dtypes of `x0` and `x1`.
-std::tuple<Tensor, Tensor> psi_backward(Tensor grad, Tensor t, Tensor x0, Tensor x1, double sigma_min,
-                                        double sigma_max) {
-  check_ends(x0, x1);
-  check_like(grad, x0, "grad");
-  const Batch batch(x0);
-  check_t(t, batch);
-  const Tensor g = dense(grad);
-  Tensor grad0 = fresh_like(x0), grad1 = fresh_like(x1);
-  with_compute_type(is_double(x0) || is_double(x1) || is_double(grad), [&](auto zero) {
+void run_psi_backward(const Device&, const Tensor& grad, const Tensor& t, double sigma_ratio, const Tensor& to_x0,
+                      const Tensor& to_x1) {
+  const Batch batch(grad);
+  with_compute_type(is_double(to_x0) || is_double(to_x1) || is_double(grad), [&](auto zero) {
     using C = decltype(zero);
     const Values<C> times(t);
-    const C ratio = C(ratio_of(sigma_min, sigma_max));
-    const Source<C> source(g);
-    const Sink<C> to0(grad0), to1(grad1);
+    const C ratio = C(sigma_ratio);
+    const Source<C> source(grad);
+    const Sink<C> to0(to_x0), to1(to_x1);
     for_tiles(batch.samples, batch.n, [&](int64_t sample, int64_t i, int64_t n, int64_t) {
       Tile<C> a, result;
       const int64_t at = sample * batch.n + i;
@@ -113,8 +80,9 @@ std::tuple<Tensor, Tensor> psi_backward(Tensor grad, Tensor t, Tensor x0, Tensor
       }
     });
   });
-  return {grad0, grad1};
 }
+
+namespace {
 
 // ---- velocity statistics: one pass, the target never written to memory ----
 // The target is x1, or (kPair) ratio * x0 + x1.
@@ -185,21 +153,24 @@ std::vector<double> velocity_sums(const Tensor& v_pred, const Target& target, do
   return sums;
 }
 
-Tensor velocity_stats(Tensor v_pred, OptTensor x0, OptTensor x1, OptTensor v_target, double sigma_min,
-                      double sigma_max) {
-  const Target target(x0, x1, v_target, v_pred);
-  return tensor_of(velocity_sums(v_pred, target, ratio_of(sigma_min, sigma_max)),
-                   {Batch(v_pred).samples, kVelocityColumns}, stats_dtype(v_pred, target));
+}  // namespace
+
+void run_velocity(const Device&, const Tensor& v_pred, const Target& target, double ratio, const Tensor& sums_out,
+                  const OptTensor& weight, const OptTensor& loss_out) {
+  const Batch batch(v_pred);
+  const auto sums = velocity_sums(v_pred, target, ratio);
+  put_values(sums, sums_out);
+  if (!loss_out) return;
+  auto loss = weight ? Values<double>(*weight).copy() : std::vector<double>(size_t(batch.samples), 1.0);
+  for (int64_t b = 0; b < batch.samples; b++)
+    loss[b] *= sums[b * kVelocityColumns + kSquaredError] / double(batch.n);
+  put_values(loss, *loss_out);
 }
 
-// What people log, from the (B, 9) sums: rows of nmse (pooled), cos, speed_ratio (means) and the number of
-// samples; first of the whole batch, then of the slices (k/bins, (k+1)/bins] of t. No samples: NaN.
-Tensor velocity_summary(Tensor sums, OptTensor t, int64_t n, int64_t bins) {
-  check_summary(sums, t, bins);
-  const int64_t samples = sums.size(0);
+void run_velocity_summary(const Device&, const Tensor& sums, const OptTensor& t, int64_t n, const Tensor& out_rows) {
+  const int64_t samples = sums.size(0), slices = out_rows.size(0) - 1, bins = slices;
   const Values<double> rows(sums);
   const std::vector<double> times = t ? Values<double>(*t).copy() : std::vector<double>();
-  const int64_t slices = t ? bins : 0;
   struct Slice {
     double error = 0, target = 0, cos = 0, speed = 0, count = 0;
   };
@@ -235,21 +206,10 @@ Tensor velocity_summary(Tensor sums, OptTensor t, int64_t n, int64_t bins) {
     out.push_back(total.speed / total.count);
     out.push_back(total.count);
   }
-  return tensor_of(out, {1 + slices, 4}, dtype_of(sums));
+  put_values(out, out_rows);
 }
 
-std::tuple<Tensor, Tensor> flow_loss(Tensor v_pred, OptTensor x0, OptTensor x1, OptTensor v_target,
-                                     OptTensor weight, double sigma_min, double sigma_max) {
-  const Target target(x0, x1, v_target, v_pred);
-  const Batch batch(v_pred);
-  check_weight(weight, batch);
-  const auto sums = velocity_sums(v_pred, target, ratio_of(sigma_min, sigma_max));
-  auto loss = weight ? Values<double>(*weight).copy() : std::vector<double>(size_t(batch.samples), 1.0);
-  for (int64_t b = 0; b < batch.samples; b++)
-    loss[b] *= sums[b * kVelocityColumns + kSquaredError] / double(batch.n);
-  const Dtype dtype = stats_dtype(v_pred, target);
-  return {tensor_of(loss, {batch.samples}, dtype), tensor_of(sums, {batch.samples, kVelocityColumns}, dtype)};
-}
+namespace {
 
 template <bool kPair, class C>
 FMK_CLONES void error_tile(C factor, const C* __restrict pred, const C* __restrict x0, const C* __restrict x1, C ratio,
@@ -257,23 +217,18 @@ FMK_CLONES void error_tile(C factor, const C* __restrict pred, const C* __restri
   for (int64_t i = 0; i < n; i++) out[i] = factor * (pred[i] - target_at<kPair>(x0, x1, ratio, i));
 }
 
-// d loss[b] / d v_pred = 2 weight[b] / n (v_pred - v_target)
-Tensor flow_loss_backward(Tensor grad, Tensor v_pred, OptTensor x_0, OptTensor x_1, OptTensor v_target,
-                          OptTensor weight, double sigma_min, double sigma_max) {
-  const Target target(x_0, x_1, v_target, v_pred);
+}  // namespace
+
+void run_flow_loss_backward(const Device&, const Tensor& grad, const Tensor& v_pred, const Target& target,
+                            double ratio, const OptTensor& weight, const Tensor& out) {
   const Batch batch(v_pred);
-  check_weight(weight, batch);
-  check_tensor(grad, "grad");
-  FMK_CHECK(grad.numel() == batch.samples, "grad must be (B,)");
   auto factors = Values<double>(grad).copy();
   if (weight) {
     const Values<double> weights(*weight);
     for (int64_t b = 0; b < batch.samples; b++) factors[b] *= weights[b];
   }
   for (double& factor : factors) factor *= 2 / double(batch.n);
-  const double ratio = ratio_of(sigma_min, sigma_max);
   const Tensor pred = dense(v_pred);
-  Tensor out = fresh_like(v_pred);
   with_compute_type(is_double(v_pred) || target.in_double(), [&](auto zero) {
     using C = decltype(zero);
     const Source<C> source(pred), x0(target.x0), x1(target.x1), given(target.given);
@@ -291,20 +246,6 @@ Tensor flow_loss_backward(Tensor grad, Tensor v_pred, OptTensor x_0, OptTensor x
       sink.put(at, tile, n);
     });
   });
-  return out;
-}
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) {
-  m.impl("psi", TORCH_BOX(&psi));
-  m.impl("dt_psi", TORCH_BOX(&dt_psi));
-  m.impl("flow_pair", TORCH_BOX(&flow_pair));
-  m.impl("psi_backward", TORCH_BOX(&psi_backward));
-  m.impl("velocity_stats", TORCH_BOX(&velocity_stats));
-  m.impl("velocity_summary", TORCH_BOX(&velocity_summary));
-  m.impl("flow_loss", TORCH_BOX(&flow_loss));
-  m.impl("flow_loss_backward", TORCH_BOX(&flow_loss_backward));
 }
 
 }  // namespace fmk

@@ -1,5 +1,4 @@
-// One step of the sampler: x += gain * dt * (a * v + b * v_prev), with v = vu + s (vc - vu) when guided,
-// and in the same pass the low-precision copy for the next forward and the numbers people print.
+// The sampler's step on the CPU.
 #include "common.h"
 
 #include "../shared/step.h"
@@ -40,29 +39,23 @@ FMK_CLONES void step_tile(C* __restrict x, const Inputs<C>& in, int64_t n, doubl
     for (int64_t i = 0; i < n; i++) sums[3] += finite(x[i]) ? 0 : 1;
 }
 
-// dt comes as a number or as a one-element tensor (`dt_tensor`, which then counts).
-void step_(Tensor x, Tensor v, OptTensor v_prev, OptTensor v_uncond, double dt, OptTensor dt_tensor, double a,
-           double b, double guidance, double gain, OptTensor low, OptTensor stats) {
-  check_step(x, v, v_prev, v_uncond, dt_tensor, {dt, a, b, guidance, gain}, low, stats);
-  const int64_t samples = x.size(0), n = samples == 0 ? 0 : x.numel() / samples;
-  if (dt_tensor) dt = Values<double>(*dt_tensor)[0];
+}  // namespace
+
+void run_step(const Device&, const StepArguments& step) {
+  const auto [samples, n] = Batch(step.x);
+  const double dt = step.dt_tensor ? Values<double>(*step.dt_tensor)[0] : step.dt;
   check_finite(dt, "dt");
-  InPlace state(x);
-  std::optional<InPlace> copy;
-  if (low) copy.emplace(*low);
-  const Tensor cond = dense(v);
-  const OptTensor uncond = dense(v_uncond), prev = dense(v_prev);
   const int64_t per_sample = tiles_of(n);
   std::vector<double> sums(size_t(samples * per_sample * 4));
-  with_compute_type(is_double(x), [&](auto zero) {
+  with_compute_type(is_double(step.x), [&, samples = samples, n = n](auto zero) {
     using C = decltype(zero);
-    C* master = state.work.mutable_data_ptr<C>();
-    const Source<C> v_in(cond), uncond_in(uncond), prev_in(prev);
-    const Sink<C> low_out = copy ? Sink<C>(copy->work) : Sink<C>();
+    C* master = step.x.mutable_data_ptr<C>();
+    const Source<C> v_in(step.v), uncond_in(step.v_uncond), prev_in(step.v_prev);
+    const Sink<C> low_out = step.low ? Sink<C>(*step.low) : Sink<C>();
     for_tiles(samples, n, [&](int64_t sample, int64_t i, int64_t count, int64_t tile) {
       Tile<C> at, bt, ct;
       const int64_t begin = sample * n + i;
-      Inputs<C> in{v_in.at(begin, count, at), nullptr, nullptr, C(guidance), C(gain * dt * a), C(gain * dt * b)};
+      Inputs<C> in{v_in.at(begin, count, at), nullptr, nullptr, C(step.guidance), C(step.gain * dt * step.a), C(step.gain * dt * step.b)};
       in.prev = prev_in.data ? prev_in.at(begin, count, bt) : in.v;
       in.uncond = uncond_in.data ? uncond_in.at(begin, count, ct) : in.v;
       double* out = &sums[4 * tile];
@@ -75,10 +68,9 @@ void step_(Tensor x, Tensor v, OptTensor v_prev, OptTensor v_uncond, double dt, 
       if (low_out.data) low_out.write(begin, master + begin, count);
     });
   });
-  state.commit();
-  if (copy) copy->commit();
-  if (!stats) return;
-  float* rows = stats->mutable_data_ptr<float>();
+  if (!step.stats) return;
+  const Tensor& stats = *step.stats;
+  float* rows = stats.mutable_data_ptr<float>();
   for (int64_t sample = 0; sample < samples; sample++) {
     double total[4] = {0, 0, 0, 0};
     for (int64_t k = sample * per_sample; k < (sample + 1) * per_sample; k++)
@@ -86,12 +78,8 @@ void step_(Tensor x, Tensor v, OptTensor v_prev, OptTensor v_uncond, double dt, 
     const double row[kStepColumns] = {total[0] / double(n), total[1] / double(n),
                                       std::sqrt(total[2] / double(n)), total[3], dt};
     for (int c = 0; c < kStepColumns; c++)
-      rows[sample * stats->stride(0) + c * stats->stride(1)] = float(row[c]);
+      rows[sample * stats.stride(0) + c * stats.stride(1)] = float(row[c]);
   }
 }
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) { m.impl("step_", TORCH_BOX(&step_)); }
 
 }  // namespace fmk

@@ -1,6 +1,5 @@
-// tdp: out[k] = p1 + sigmoid(times[k] * (weight + offset) + bias) * (p0 - p1), for one parameter or for
-// all of a model's in one pass. A parameter is cut into segments of at most a tile; the group is the
-// list of all segments, so that one parallel loop serves 171 parameters as it serves one.
+// tdp on the CPU. A parameter is cut into segments of at most a tile; the group is the list of all segments, so
+// that one parallel loop serves 171 parameters as it serves one.
 #include <mutex>
 #include <unordered_map>
 
@@ -127,92 +126,27 @@ std::vector<double> backward(const Source<C>& grad, const Group& group, const Va
   return to_times;
 }
 
-void run(const Group& group, const Tensor& times, double weight_offset, const Tensor& out) {
+}  // namespace
+
+void run_tdp(const Device&, const Group& group, const Tensor& times, double weight_offset, const Tensor& out) {
   with_compute_type(group.in_double, [&](auto zero) {
     using C = decltype(zero);
     forward(group, Values<C>(times), weight_offset, Sink<C>(out));
   });
 }
 
-Tensor tdp(Tensor p0, Tensor p1, Tensor weight, Tensor bias, Tensor times, double weight_offset) {
-  check_times(times, weight_offset);
-  Group group;
-  group.add(p0, p1, weight, bias);
-  Tensor out = fresh(rows_of(times, p0), group.out_dtype);
-  run(group, times, weight_offset, out);
-  return out;
-}
-
-void tdp_out(Tensor p0, Tensor p1, Tensor weight, Tensor bias, Tensor times, double weight_offset, Tensor out) {
-  check_times(times, weight_offset);
-  Group group;
-  group.add(p0, p1, weight, bias);
-  check_out(out, group, p0, p1, weight, bias, times);
-  InPlace target(out);
-  run(group, times, weight_offset, target.work);
-  target.commit();
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> tdp_backward(Tensor grad, Tensor p0, Tensor p1,
-                                                                Tensor weight, Tensor bias, Tensor times,
-                                                                double weight_offset) {
-  check_times(times, weight_offset);
-  check_tensor(grad, "grad");
-  Group group;
-  group.add(p0, p1, weight, bias);
-  FMK_CHECK(grad.numel() == times.numel() * group.width, "grad has another shape");
-  std::array<Tensor, 4> grads;
-  int j = 0;
-  for (const Tensor* x : {&p0, &p1, &weight, &bias}) grads[j++] = fresh_like(*x);
+void run_tdp_backward(const Device&, const Group& group, const Tensor& grad, const Tensor& times,
+                      double weight_offset, const std::array<Output, 4>& grads, const Tensor& to_times) {
   const Tensor g = dense(grad);
-  const auto to_times = with_compute_type(group.in_double || is_double(grad), [&](auto zero) {
-    using C = decltype(zero);
-    const std::array<Sink<C>, 4> sinks{Sink<C>(grads[0]), Sink<C>(grads[1]), Sink<C>(grads[2]),
-                                       Sink<C>(grads[3])};
-    return backward(Source<C>(g), group, Values<C>(times), weight_offset, sinks);
-  });
-  return {grads[0], grads[1], grads[2], grads[3], tensor_of(to_times, {times.numel()}, dtype_of(times))};
-}
-
-Tensor tdp_group(std::vector<Tensor> p0, std::vector<Tensor> p1, std::vector<Tensor> weight,
-                 std::vector<Tensor> bias, Tensor times, double weight_offset) {
-  check_times(times, weight_offset);
-  Group group;
-  group.add(p0, p1, weight, bias);
-  Tensor out = fresh({times.numel(), group.width}, group.out_dtype);
-  run(group, times, weight_offset, out);
-  return out;
-}
-
-void tdp_group_out(std::vector<Tensor> p0, std::vector<Tensor> p1, std::vector<Tensor> weight,
-                   std::vector<Tensor> bias, Tensor times, double weight_offset, Tensor out) {
-  check_times(times, weight_offset);
-  Group group;
-  group.add(p0, p1, weight, bias);
-  check_rows(out, times, group);
-  run(group, times, weight_offset, out);
-}
-
-std::tuple<Tensor, Tensor> tdp_group_backward(Tensor grad, std::vector<Tensor> p0, std::vector<Tensor> p1,
-                                              std::vector<Tensor> weight, std::vector<Tensor> bias,
-                                              Tensor times, double weight_offset) {
-  check_times(times, weight_offset);
-  check_tensor(grad, "grad");
-  Group group;
-  group.add(p0, p1, weight, bias);
-  FMK_CHECK(grad.numel() == times.numel() * group.width, "grad has another shape");
-  const Tensor g = dense(grad);
-  Tensor grads = fresh({4, group.width}, group.grad_dtype);
-  const auto to_times = with_compute_type(group.in_double || is_double(grad), [&](auto zero) {
+  with_compute_type(group.in_double || is_double(grad), [&](auto zero) {
     using C = decltype(zero);
     std::array<Sink<C>, 4> sinks;
-    char* rows = static_cast<char*>(grads.mutable_data_ptr());
-    for (int j = 0; j < 4; j++)
-      sinks[j] = Sink<C>(rows + j * group.width * size_of(group.grad_dtype), group.grad_dtype);
-    return backward(Source<C>(g), group, Values<C>(times), weight_offset, sinks);
+    for (int j = 0; j < 4; j++) sinks[j] = Sink<C>(grads[j].data, grads[j].dtype);
+    put_values(backward(Source<C>(g), group, Values<C>(times), weight_offset, sinks), to_times);
   });
-  return {grads, tensor_of(to_times, {times.numel()}, dtype_of(times))};
 }
+
+namespace {
 
 // ---- pinned groups ----
 // Passing 684 tensors through the dispatcher costs more than the arithmetic on them. A pinned group
@@ -247,19 +181,14 @@ void tdp_pinned(int64_t id, Tensor times, double weight_offset, Tensor out) {
   group.params.reserve(params->size() / 4);
   for (size_t i = 0; i < params->size(); i += 4)
     group.add((*params)[i], (*params)[i + 1], (*params)[i + 2], (*params)[i + 3], true);
-  check_rows(out, times, group);
-  run(group, times, weight_offset, out);
+  const Device device(times, "times");
+  check_group_out(out, times, group);
+  run_tdp(device, group, times, weight_offset, out);
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) {
-  m.impl("tdp", TORCH_BOX(&tdp));
-  m.impl("tdp_out", TORCH_BOX(&tdp_out));
-  m.impl("tdp_backward", TORCH_BOX(&tdp_backward));
-  m.impl("tdp_group", TORCH_BOX(&tdp_group));
-  m.impl("tdp_group_out", TORCH_BOX(&tdp_group_out));
-  m.impl("tdp_group_backward", TORCH_BOX(&tdp_group_backward));
   m.impl("tdp_pin", TORCH_BOX(&tdp_pin));
   m.impl("tdp_pinned", TORCH_BOX(&tdp_pinned));
 }

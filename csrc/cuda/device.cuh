@@ -20,24 +20,29 @@
 
 namespace fmk {
 
-constexpr int kWarp = 32, kMaxThreads = 1024, kMaxWarps = kMaxThreads / kWarp;
+constexpr int kWarp = 32, kMaxThreads = 512, kMaxWarps = kMaxThreads / kWarp;
 constexpr unsigned kWholeWarp = 0xffffffffu;
 constexpr int kPack = 8;  // elements a thread works on at a time: 16 bytes of fp16 and bf16
 constexpr int kTileThreads = 256;
-// Blocks of that many threads that an SM should hold: 80 registers a thread in float, or 128 for kernels of many
-// inputs; left alone the compiler takes more.
+// Blocks of so many threads that an SM should hold: 80 registers a thread in float, or 128 for kernels of many
+// inputs (and twice as many blocks of half the threads); left alone the compiler takes more.
 template <class C>
 constexpr int kTileBlocks = sizeof(C) == sizeof(float) ? 3 : 1;
 template <class C>
 constexpr int kLargeTileBlocks = sizeof(C) == sizeof(float) ? 2 : 1;
+// Threads of a block that has a whole sample or row: as many as get 128 registers, or 256 for doubles. (The 1 beside
+// them in launch bounds says so: left alone the compiler spills a few for more blocks.)
+template <class C>
+constexpr int kWideThreads = sizeof(C) == sizeof(float) ? kMaxThreads : kMaxThreads / 2;
 
+// Of a running minimum or maximum a and a new b: NaN in b is passed over, in a it stays.
 template <class T>
 FMK_FN T least(T a, T b) {
-  return a < b ? a : b;
+  return b < a ? b : a;
 }
 template <class T>
 FMK_FN T most(T a, T b) {
-  return a > b ? a : b;
+  return a < b ? b : a;
 }
 
 // ---- memory ----
@@ -94,7 +99,11 @@ struct Fetched {
 };
 
 // 128 bits at a time where the address allows it, else one by one; zeros beyond `count`.
-// kConstant: nothing writes to them while the kernel runs, so the read-only path may serve.
+// kConstant: nothing writes to them while the kernel runs, so the read-only path serves.
+template <bool kConstant, class T>
+__device__ __forceinline__ T load_word(const T* at) {
+  return kConstant ? __ldg(at) : __ldcg(at);
+}
 template <class C, bool kConstant = true>
 __device__ __forceinline__ Fetched<C> fetch(const Source& from, int64_t at, int count) {
   const int bytes = int(size_of(from.dtype));
@@ -106,7 +115,7 @@ __device__ __forceinline__ Fetched<C> fetch(const Source& from, int64_t at, int 
 #pragma unroll
     for (int i = 0; i < int(sizeof(C)) / 2; i++) {
       uint4 quad{};
-      if (2 * (i + 1) <= bytes) quad = kConstant ? __ldg(quads + i) : __ldcs(quads + i);
+      if (2 * (i + 1) <= bytes) quad = load_word<kConstant>(quads + i);
       out.words[4 * i] = quad.x;
       out.words[4 * i + 1] = quad.y;
       out.words[4 * i + 2] = quad.z;
@@ -120,15 +129,15 @@ __device__ __forceinline__ Fetched<C> fetch(const Source& from, int64_t at, int 
   for (int i = 0; i < kPack; i++) {
     if (i >= count) continue;
     if (bytes == 2) {
-      out.words[i / 2] |= uint32_t(__ldg(reinterpret_cast<const uint16_t*>(begin) + i)) << 16 * (i % 2);
+      out.words[i / 2] |= uint32_t(load_word<kConstant>(reinterpret_cast<const uint16_t*>(begin) + i)) << 16 * (i % 2);
     } else if (bytes == 4) {
-      out.words[i] = __ldg(reinterpret_cast<const uint32_t*>(begin) + i);
+      out.words[i] = load_word<kConstant>(reinterpret_cast<const uint32_t*>(begin) + i);
     } else if constexpr (sizeof(C) == 8) {
-      const uint64_t element = __ldg(reinterpret_cast<const unsigned long long*>(begin) + i);
+      const uint64_t element = load_word<kConstant>(reinterpret_cast<const unsigned long long*>(begin) + i);
       out.words[2 * i] = uint32_t(element);
       out.words[2 * i + 1] = uint32_t(element >> 32);
     } else {  // doubles for float arithmetic: rare
-      out.words[i] = bit_cast<uint32_t>(float(__ldg(reinterpret_cast<const double*>(begin) + i)));
+      out.words[i] = bit_cast<uint32_t>(float(load_word<kConstant>(reinterpret_cast<const double*>(begin) + i)));
     }
   }
   return out;
@@ -201,13 +210,29 @@ struct Tiles {
   int64_t samples, n, size, per_sample;  // elements of a tile, tiles of a sample
   int threads;
 
-  Tiles(int64_t samples_, int64_t n_) : samples(samples_), n(n_) {
-    threads = kWarp;
-    while (threads < kTileThreads && threads * kPack < n) threads *= 2;
-    size = int64_t(threads) * kPack * (n > (1 << 17) ? 8 : 1);
-    per_sample = (n + size - 1) / size;
+  FMK_FN int64_t count() const { return samples * per_sample; }
+
+  // Small ones, for kernels that make one element of another.
+  static Tiles of_elements(int64_t samples, int64_t n) {
+    const int threads = threads_for(n, kTileThreads);
+    const int64_t size = int64_t(threads) * kPack;
+    return {samples, n, size, (n + size - 1) / size, threads};
   }
-  int64_t count() const { return samples * per_sample; }
+  // Large ones, for sums: up to 16384 elements the whole sample, so that its block can finish it alone. A sample
+  // of no elements has a tile too: its sums are written.
+  static Tiles of_sums(int64_t samples, int64_t n, bool in_double) {
+    const int threads = threads_for(n, in_double ? kWideThreads<double> : kWideThreads<float>);
+    const int64_t turn = int64_t(threads) * kPack;
+    const int64_t size = n <= 16384 ? most<int64_t>(n, 1) : turn * least<int64_t>(8, most<int64_t>(1, n >> 20));
+    return {samples, n, size, most<int64_t>(1, (n + size - 1) / size), threads};
+  }
+
+ private:
+  static int threads_for(int64_t n, int at_most) {
+    int threads = kWarp;
+    while (threads < at_most && threads * kPack < n) threads *= 2;
+    return threads;
+  }
 };
 
 // body(sample, at, count) for every pack of this thread in a tile; `at` counts from the sample's start.
@@ -221,8 +246,7 @@ __device__ __forceinline__ void for_packs(const Tiles& tiles, int64_t tile, cons
 // The same over all tiles of this block.
 template <class F>
 __device__ __forceinline__ void for_all_packs(const Tiles& tiles, const F& body) {
-  const int64_t count = tiles.samples * tiles.per_sample;
-  for (int64_t tile = blockIdx.x; tile < count; tile += gridDim.x) for_packs(tiles, tile, body);
+  for (int64_t tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x) for_packs(tiles, tile, body);
 }
 
 // ---- reductions: in the warp, over the warps of the block, over the blocks; always in the same order ----
@@ -272,27 +296,29 @@ __device__ __forceinline__ double block_sum(C x) {
   return out[0];
 }
 
-// Partial results for the last block, there and back past the caches of single SMs. A row: thread c has column c.
+// What blocks leave for the last of them: rows of numbers, and a counter, 0 before the launch. There and back past
+// the caches of single SMs.
+struct Partials {
+  double* rows;
+  unsigned* counter;
+};
 __device__ __forceinline__ void leave(double* at, double x) { __stcg(at, x); }
+__device__ __forceinline__ double collect(const double* at) { return __ldcg(at); }
+
+// A row of which every thread has all: thread c leaves column c.
 template <int N>
 __device__ __forceinline__ void leave_row(double* row, const double (&x)[N]) {
 #pragma unroll
   for (int c = 0; c < N; c++)
     if (int(threadIdx.x) == c) leave(row + c, x[c]);
 }
-__device__ __forceinline__ double collect(const double* at) { return __ldcg(at); }
 
-// A ring of counters, zero between launches: a block that takes the last number of its launch sets it back.
-// The host gives consecutive launches consecutive places, so kernels that run side by side do not share one.
-constexpr unsigned kTickets = 4096;
-static __device__ unsigned tickets[kTickets];
-
-// True in the block that comes here last, with all that the others left in memory visible.
-__device__ __forceinline__ bool is_last_block(unsigned ticket) {
+// True in the block that comes here last, with all that the others left visible.
+__device__ __forceinline__ bool is_last_block(const Partials& partials) {
   FMK_SHARED(int, 1, last);
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) last[0] = atomicInc(&tickets[ticket], gridDim.x - 1) == gridDim.x - 1;
+  if (threadIdx.x == 0) last[0] = atomicAdd(partials.counter, 1u) == gridDim.x - 1;
   __syncthreads();
   __threadfence();
   return last[0];
@@ -305,6 +331,29 @@ __device__ __forceinline__ void collect_rows(const double* rows, int64_t count, 
 #pragma unroll
     for (int c = 0; c < N; c++) out[c] = Merge::of(c, out[c], collect(rows + i * N + c));
   warp_reduce<Merge>(out);
+}
+
+// The sums of every sample: body(at, count, sums) adds those of a pack, finish(sample, totals) is called by one thread.
+// A sample of one tile is finished by its block, others by the last block of all.
+template <class Merge, int N, class C, class Body, class Finish>
+__device__ __forceinline__ void for_sums(const Tiles& tiles, const Partials& partials, const Body& body,
+                                         const Finish& finish) {
+  for (int64_t tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x) {
+    C sums[N] = {};
+    double totals[N];
+    for_packs(tiles, tile, [&](int64_t sample, int64_t at, int count) { body(sample * tiles.n + at, count, sums); });
+    block_reduce<Merge>(sums, totals);
+    if (tiles.per_sample > 1)
+      leave_row(partials.rows + tile * N, totals);
+    else if (threadIdx.x == 0)
+      finish(tile, totals);
+  }
+  if (tiles.per_sample == 1 || !is_last_block(partials)) return;
+  for (int64_t sample = threadIdx.x / kWarp; sample < tiles.samples; sample += blockDim.x / kWarp) {
+    double totals[N] = {};
+    collect_rows<Merge>(partials.rows + sample * tiles.per_sample * N, tiles.per_sample, totals);
+    if (threadIdx.x % kWarp == 0) finish(sample, totals);
+  }
 }
 
 }  // namespace fmk

@@ -1,4 +1,4 @@
-// The variational head's ops for CUDA tensors: checks, launch, registration.
+// The variational head's ops on a GPU: launches.
 #include "head.cuh"
 
 #include "launch.h"
@@ -6,63 +6,43 @@
 #include "../shared/head.h"
 
 namespace fmk {
-namespace {
 
-std::tuple<Tensor, Tensor, Tensor> reparameterize(Tensor mu, Tensor logvar, Tensor eps, double low, double high) {
-  const OnDevice device(mu, "mu");
-  check_head(mu, logvar, eps);
-  FMK_CHECK(low <= high, "clamp must be (low, high)");
-  const int64_t samples = mu.size(0), n = samples == 0 ? 0 : mu.numel() / samples;
-  const int64_t blocks = (n + kHeadColumnsOfBlock - 1) / kHeadColumnsOfBlock;
-  Tensor z = fresh_like(mu, promote(dtype_of(mu), dtype_of(logvar)));
-  const Dtype dtype = is_double(z) ? Dtype::f64 : Dtype::f32;
-  Tensor kl = fresh({samples}, dtype), stats = fresh({kHeadColumns}, dtype);
-  const Tensor mu_d = dense(mu), logvar_d = dense(logvar), eps_d = dense(eps);
-  const Tensor parts = fresh({blocks * (samples + kHeadParts + kColumnParts)}, Dtype::f64);
-  double* const room = static_cast<double*>(parts.mutable_data_ptr());
-  const Head head{source(mu_d),
-                  source(logvar_d),
-                  source(eps_d),
-                  low,
-                  high,
-                  samples,
-                  n,
-                  blocks,
-                  room,
-                  room + blocks * samples,
-                  room + blocks * (samples + kHeadParts),
-                  sink(z),
-                  sink(kl),
-                  sink(stats)};
+void run_head(const Device& device, const Tensor& mu, const Tensor& logvar, const Tensor& eps, double low, double high,
+              const Tensor& z, const Tensor& kl, const Tensor& stats) {
+  const Batch batch(mu);
+  Head head{};
+  head.mu = source(mu);
+  head.logvar = source(logvar);
+  head.eps = source(eps);
+  head.low = low;
+  head.high = high;
+  head.samples = batch.samples;
+  head.n = batch.n;
+  head.blocks = (batch.n + kHeadColumnsOfBlock - 1) / kHeadColumnsOfBlock;
+  head.z = sink(z);
+  head.kl = sink(kl);
+  head.stats = sink(stats);
+  Tensor memory;
+  head.partials = device.partials(head.blocks * (head.samples + kHeadParts + kColumnParts), memory);
+  head.kl_parts = head.partials.rows;
+  head.parts = head.kl_parts + head.blocks * head.samples;
+  head.column_parts = head.parts + head.blocks * kHeadParts;
   with_compute_type(is_double(z), [&](auto zero) {
     using C = decltype(zero);
-    device.launch(head_kernel<C>, std::max<int64_t>(1, blocks), kHeadWarps * kWarp, 0, head, next_ticket());
+    device.launch(head_kernel<C>, std::max<int64_t>(1, head.blocks), kHeadWarps * kWarp, 0, head);
   });
-  return {z, kl, stats};
 }
 
-std::tuple<Tensor, Tensor> reparameterize_backward(OptTensor grad_z, OptTensor grad_kl, Tensor mu, Tensor logvar,
-                                                   Tensor eps, double low, double high) {
-  const OnDevice device(mu, "mu");
-  check_head(mu, logvar, eps, grad_z, grad_kl);
-  const int64_t samples = mu.size(0), n = samples == 0 ? 0 : mu.numel() / samples;
-  const Tensor mu_d = dense(mu), logvar_d = dense(logvar), eps_d = dense(eps);
-  const OptTensor gz = dense(grad_z), gkl = dense(grad_kl);
-  Tensor to_mu = fresh_like(mu), to_logvar = fresh_like(logvar);
-  const Tiles tiles(samples, n);
+void run_head_backward(const Device& device, const OptTensor& grad_z, const OptTensor& grad_kl, const Tensor& mu,
+                       const Tensor& logvar, const Tensor& eps, double low, double high, const Tensor& to_mu,
+                       const Tensor& to_logvar) {
+  const Batch batch(mu);
+  const Tiles tiles = Tiles::of_elements(batch.samples, batch.n);
   with_compute_type(is_double(mu) || is_double(logvar) || is_double(grad_z), [&](auto zero) {
     using C = decltype(zero);
-    device.launch(head_backward_kernel<C>, tiles.count(), tiles.threads, 0, tiles, source(gz), source(gkl),
-                  source(mu_d), source(logvar_d), source(eps_d), low, high, sink(to_mu), sink(to_logvar));
+    device.launch(head_backward_kernel<C>, tiles.count(), tiles.threads, 0, tiles, source(grad_z), source(grad_kl),
+                  source(mu), source(logvar), source(eps), low, high, sink(to_mu), sink(to_logvar));
   });
-  return {to_mu, to_logvar};
-}
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(fmkernels, CUDA, m) {
-  m.impl("reparameterize", TORCH_BOX(&reparameterize));
-  m.impl("reparameterize_backward", TORCH_BOX(&reparameterize_backward));
 }
 
 }  // namespace fmk

@@ -1,6 +1,5 @@
-// The variational head's end: z = mu + exp(logvar / 2) * eps with logvar clamped, the KL to N(0, I) of each
-// sample, and the statistics of the diary. A block has 256 columns; its warps share the samples between them,
-// so that the spread over the batch of each latent dimension comes out of the same pass.
+// The variational head's ops on a GPU. A block has 256 columns; its warps share the samples between them, so that
+// the spread over the batch of each latent dimension comes out of the same pass.
 #pragma once
 #include "device.cuh"
 
@@ -47,17 +46,19 @@ struct ColumnMoments {
 
   __device__ void add(const C (&x)[kPack]) {
     count += 1;
+    const C share = C(1) / count;
 #pragma unroll
     for (int i = 0; i < kPack; i++) {
       const C delta = x[i] - mean[i];
-      mean[i] += delta / count;
+      mean[i] += delta * share;
       m2[i] += delta * (x[i] - mean[i]);
     }
   }
-  __device__ void merge(int i, C all_before, C other_count, C other_mean, C other_m2) {
-    const C all = all_before + other_count, delta = other_mean - mean[i];
-    mean[i] += delta * other_count / all;
-    m2[i] += other_m2 + delta * delta * all_before * other_count / all;
+  // One column of other samples; share: theirs of all.
+  __device__ void merge(int i, C share, C other_mean, C other_m2) {
+    const C delta = other_mean - mean[i];
+    mean[i] += delta * share;
+    m2[i] += other_m2 + delta * delta * count * share;
   }
 };
 
@@ -65,12 +66,13 @@ struct Head {
   Source mu, logvar, eps;
   double low, high;
   int64_t samples, n, blocks;
-  double *kl_parts, *parts, *column_parts;  // (samples, blocks), (blocks, 8), (blocks, 3)
+  Partials partials;
+  double *kl_parts, *parts, *column_parts;  // (samples, blocks), (blocks, 8), (blocks, 3), all in partials
   Sink z, kl, stats;
 };
 
 template <class C>
-__global__ void __launch_bounds__(kHeadWarps* kWarp) head_kernel(const __grid_constant__ Head head, unsigned ticket) {
+__global__ void __launch_bounds__(kHeadWarps* kWarp) head_kernel(const __grid_constant__ Head head) {
   FMK_SHARED(C, kHeadWarps * kHeadColumnsOfBlock, means);
   FMK_SHARED(C, kHeadWarps * kHeadColumnsOfBlock, squares);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -92,7 +94,7 @@ __global__ void __launch_bounds__(kHeadWarps* kWarp) head_kernel(const __grid_co
       for (int i = 0; i < kPack; i++) {
         const C lv = bounds.clamp(logvar[i]), std = fmk::exp(lv * C(0.5));
         z[i] = mu[i] + std * eps[i];
-        if (i >= count) continue;
+        if (i >= count) continue;  // padding
         kl[0] += C(0.5) * (mu[i] * mu[i] + std * std - C(1) - lv);
         sums[kPartAbsMu] += absolute(mu[i]);
         sums[kPartMu2] += mu[i] * mu[i];
@@ -121,11 +123,11 @@ __global__ void __launch_bounds__(kHeadWarps* kWarp) head_kernel(const __grid_co
     __syncthreads();
     if (warp == 0) {
       for (int w = 1; w < kHeadWarps && w < head.samples; w++) {
-        const C theirs = C((head.samples - w + kHeadWarps - 1) / kHeadWarps);
+        const C theirs = C((head.samples - w + kHeadWarps - 1) / kHeadWarps), share = theirs / (moments.count + theirs);
 #pragma unroll
         for (int i = 0; i < kPack; i++) {
           const int place = (w * kPack + i) * kWarp + lane;
-          moments.merge(i, moments.count, theirs, means[place], squares[place]);
+          moments.merge(i, share, means[place], squares[place]);
         }
         moments.count += theirs;
       }
@@ -152,7 +154,7 @@ __global__ void __launch_bounds__(kHeadWarps* kWarp) head_kernel(const __grid_co
     }
     __syncthreads();
   }
-  if (!is_last_block(ticket)) return;
+  if (!is_last_block(head.partials)) return;
   for (int64_t sample = warp; sample < head.samples; sample += kHeadWarps) {
     double kl[1] = {0};
     collect_rows<Sum>(head.kl_parts + sample * head.blocks, head.blocks, kl);
@@ -196,7 +198,6 @@ __global__ void __launch_bounds__(kHeadWarps* kWarp) head_kernel(const __grid_co
   for (int c = 0; c < kHeadColumns; c++) write_one(head.stats, c, stats[c]);
 }
 
-// The gradient to logvar is held back outside the clamp unless it leads back inside.
 template <class C>
 __global__ void __launch_bounds__(kTileThreads, kLargeTileBlocks<C>)
     head_backward_kernel(Tiles tiles, Source grad_z, Source grad_kl, Source mu, Source logvar, Source eps, double low,

@@ -1,16 +1,12 @@
-// The time-dependent norms, with and without a residual, over one tensor or a list of them.
-// RMS norm and layer norm are one kernel: y = (s - mean) * rstd * scale + offset, with s = x + residual;
-// RMS norm has mean = 0 and rstd = 1 / (rms + eps), layer norm rstd = 1 / sqrt(var + eps).
-//
-// A block has a row. It keeps it in shared memory between the statistics and the result, where it fits; a
-// wider row is read a second time.
+// The norms on a GPU. A block has a row. It keeps it in shared memory between the statistics and the result, where
+// it fits; a wider row is read a second time.
 #pragma once
 #include "device.cuh"
 
 namespace fmk {
 
-constexpr int64_t kSharedBytes = 48 << 10;  // what every device gives a block without being asked
-constexpr int kRowThreads = kTileThreads;   // of a block at most
+// Of the 48 KB that every device gives a block without being asked, all but what the reductions take.
+constexpr int64_t kKeptBytes = 47 << 10;
 
 FMK_FN int64_t packs_of(int64_t width) { return (width + kPack - 1) / kPack; }
 
@@ -27,9 +23,11 @@ struct RowParts {
   Dtype dtype;
   RowPart parts[kCapacity];
 
-  static int threads_for(int64_t width) {
+  // A pack for every thread; more threads for rows that come from memory twice.
+  template <class C>
+  int threads() const {
     int threads = kWarp;
-    while (threads < kRowThreads && threads * kPack < width) threads *= 2;
+    while (threads < (width > 8192 ? kWideThreads<C> : kTileThreads) && threads * kPack < width) threads *= 2;
     return threads;
   }
 };
@@ -41,15 +39,24 @@ struct RowPack {
   int64_t at, column, number;
   int count;
 };
+// A way through the packs of a row, forwards.
+template <class Rows>
+struct RowWalk {
+  const Rows& rows;
+  int part = 0;
+  int64_t before = 0;  // packs of the parts before
+
+  __device__ __forceinline__ RowPack at(int64_t number) {
+    while (number >= before + packs_of(rows.parts[part].width)) before += packs_of(rows.parts[part++].width);
+    const RowPart& in = rows.parts[part];
+    const int64_t at = (number - before) * kPack;
+    return {in, at, in.column + at, number, count_of(at, in.width)};
+  }
+};
 template <class Rows, class F>
 __device__ __forceinline__ void for_row(const Rows& rows, const F& body) {
-  int64_t before = 0;
-  for (int p = 0; p < rows.count; p++) {
-    const RowPart& part = rows.parts[p];
-    for (int64_t at = threadIdx.x * kPack; at < part.width; at += blockDim.x * kPack)
-      body(RowPack{part, at, part.column + at, before + at / kPack, count_of(at, part.width)});
-    before += packs_of(part.width);
-  }
+  RowWalk<Rows> walk{rows};
+  for (int64_t number = threadIdx.x; number < rows.packs; number += blockDim.x) body(walk.at(number));
 }
 template <class C, class Rows>
 __device__ __forceinline__ Fetched<C> fetch_row(const Rows& rows, int64_t row, const RowPack& pack) {
@@ -89,55 +96,51 @@ struct ParameterRows {
   }
 };
 
-// The statistics of a row, one thread's share: of the layer norm the mean and the squares around it (Chan's
-// update: rows far from zero lose nothing), of the RMS norm the squares.
+// The statistics of a row, one thread's share of them: sums of x and of its squares, for the layer norm of the
+// distances to a first value of the thread's own, so that rows far from zero lose nothing.
 template <class C>
 struct RowMoments {
   bool center;
-  C count = 0, mean = 0, squares = 0;
+  C pivot = 0, count = 0, sum = 0, squares = 0;
 
   __device__ explicit RowMoments(bool center_) : center(center_) {}
-  __device__ void add(const C (&x)[kPack], int n) {
-    C total = 0, near = 0, around = 0;
-#pragma unroll
-    for (int i = 0; i < kPack; i++) total += x[i];  // zeros beyond n
-    if (center) near = total / C(n);
+  __device__ __forceinline__ void add(const C (&x)[kPack], int n) {
+    if (center && count == 0) pivot = x[0];
 #pragma unroll
     for (int i = 0; i < kPack; i++) {
-      const C d = x[i] - near;
-      if (i < n) around += d * d;
+      if (i < n) {
+        const C d = x[i] - pivot;
+        sum += d;
+        squares += d * d;
+      }
     }
-    if (center) {
-      const C all = count + C(n), delta = near - mean;
-      around += delta * delta * count * C(n) / all;
-      mean += delta * C(n) / all;
-      count = all;
-    }
-    squares += around;
+    count += C(n);
   }
-  // Of the whole row, for every thread.
-  __device__ void finish(int64_t width, double eps, C& row_mean, C& rstd) {
+  // Of the whole row, for every thread. per_column: 1 / width
+  __device__ __forceinline__ void finish(double per_column, double eps, C& row_mean, C& rstd) {
     row_mean = 0;
     if (center) {
-      row_mean = C(block_sum(mean * count) / double(width));
-      const C delta = mean - row_mean;
-      squares += delta * delta * count;
+      const C share = count > 0 ? sum / count : C(0);
+      const double mean = double(pivot) + double(share), all = block_sum(mean * double(count)) * per_column;
+      const C off = C(mean - all);
+      if (count > 0) squares += (off * off - share * share) * count;
+      row_mean = C(all);
     }
-    const double power = block_sum(squares) / double(width);
-    rstd = C(center ? 1 / sqrt(power + eps) : 1 / (sqrt(power) + eps));
+    const C power = C(most(block_sum(squares), 0.0) * per_column);
+    rstd = C(1) / (center ? sqrt(power + C(eps)) : sqrt(power) + C(eps));
   }
 };
 
 struct Norm {
   Source residual;
   ParameterRows scale, offset;
-  double eps;
-  bool center, kept;  // kept: the row fits
+  double eps, per_column;  // per_column: 1 / width
+  bool center, kept;       // kept: the row fits
   Sink y, sum, stat;
 };
 
 template <class C, class Rows>
-__global__ void __launch_bounds__(kRowThreads, kLargeTileBlocks<C>)
+__global__ void __launch_bounds__(kWideThreads<C>, 1)
     norm_kernel(const __grid_constant__ Rows rows, const __grid_constant__ Norm norm) {
   FMK_DYNAMIC_SHARED(C, memory);
   const auto kept = kept_in(memory, rows.packs);
@@ -161,7 +164,7 @@ __global__ void __launch_bounds__(kRowThreads, kLargeTileBlocks<C>)
       moments.add(s, pack.count);
     });
     C mean, rstd;
-    moments.finish(rows.width, norm.eps, mean, rstd);
+    moments.finish(norm.per_column, norm.eps, mean, rstd);
     if (threadIdx.x == 0 && norm.stat.data) {
       write_one(norm.stat, 2 * row, mean);
       write_one(norm.stat, 2 * row + 1, rstd);
@@ -191,7 +194,7 @@ __global__ void __launch_bounds__(kRowThreads, kLargeTileBlocks<C>)
 struct NormBackward {
   Source grad, more, stat;  // more: what else flows back into s
   ParameterRows scale;
-  double eps;
+  double eps, per_column;
   bool center, rounded;  // rounded: stat belongs to the unrounded s, which is gone; the row gets its own
   Sink grad_s, own_stat;
   Sink to_scale, to_offset;  // (runs of all rows of scale, width)
@@ -204,27 +207,27 @@ struct RowGradient {
   C mean, rstd, mean_g, mean_gh;
 
   template <class F>
-  __device__ void of_stat(const NormBackward& norm, int64_t row, int64_t width, const F& for_each_s) {
+  __device__ __forceinline__ void of_stat(const NormBackward& norm, int64_t row, const F& for_each_s) {
     if (norm.rounded) {
       RowMoments<C> moments(norm.center);
       for_each_s([&](const RowPack& pack, const C(&s)[kPack]) { moments.add(s, pack.count); });
-      moments.finish(width, norm.eps, mean, rstd);
+      moments.finish(norm.per_column, norm.eps, mean, rstd);
     } else {
       mean = read_one<C>(norm.stat, 2 * row);
       rstd = read_one<C>(norm.stat, 2 * row + 1);
     }
   }
-  __device__ void of_sums(const NormBackward& norm, int64_t width, C g, C gh) {
+  __device__ __forceinline__ void of_sums(const NormBackward& norm, C g, C gh) {
     C in[2] = {g, gh};
     double total[2];
     block_reduce<Sum>(in, total);
     // d rms / d s = s / (D rms), and rms * rstd = 1 - eps * rstd: zero for a row of zeros.
     const double share = norm.center ? 1.0 : 1.0 - norm.eps * double(rstd);
-    mean_g = norm.center ? C(total[0] / double(width)) : C(0);
-    mean_gh = share > 0 ? C(total[1] / (double(width) * share)) : C(0);
+    mean_g = norm.center ? C(total[0] * norm.per_column) : C(0);
+    mean_gh = share > 0 ? C(total[1] * norm.per_column) / C(share) : C(0);
   }
   __device__ C h(C s) const { return (s - mean) * rstd; }
-  __device__ void write_grad(const NormBackward& norm, int64_t at, int count, const C (&g)[kPack],
+  __device__ __forceinline__ void write_grad(const NormBackward& norm, int64_t at, int count, const C (&g)[kPack],
                              const C (&h)[kPack]) const {
     C out[kPack];
 #pragma unroll
@@ -242,7 +245,7 @@ struct RowGradient {
 // A block has a run of rows under one row of scale, and keeps four things of a row's width: s (then h), the
 // gradient (then g), and the run's sums for scale and offset. So every tensor is read once.
 template <class C, class Rows>
-__global__ void __launch_bounds__(kRowThreads, kLargeTileBlocks<C>)
+__global__ void __launch_bounds__(kWideThreads<C>, 1)
     norm_backward_kernel(const __grid_constant__ Rows rows, const __grid_constant__ NormBackward norm) {
   FMK_DYNAMIC_SHARED(C, memory);
   const auto kept_s = kept_in(memory, rows.packs), kept_g = kept_in(memory, rows.packs, 1);
@@ -268,7 +271,7 @@ __global__ void __launch_bounds__(kRowThreads, kLargeTileBlocks<C>)
         kept_g.keep(pack, x);
       });
       RowGradient<C> of_row;
-      of_row.of_stat(norm, row, rows.width, [&](const auto& body) {
+      of_row.of_stat(norm, row, [&](const auto& body) {
         for_row(rows, [&](const RowPack& pack) {
           C s[kPack];
           kept_s.recall(pack, s);
@@ -283,18 +286,19 @@ __global__ void __launch_bounds__(kRowThreads, kLargeTileBlocks<C>)
         norm.scale.read_at(row, pack, scale);
 #pragma unroll
         for (int i = 0; i < kPack; i++) {
-          if (i >= pack.count) break;
-          const int place = kept_s.place(pack, i);
-          const C h = of_row.h(s[i]), g = grad[i] * scale[i];
-          sum_g += g;
-          sum_gh += g * h;
-          to_scale.memory[place] += grad[i] * h;
-          to_offset.memory[place] += grad[i];
-          kept_s.memory[place] = h;
-          kept_g.memory[place] = g;
+          if (i < pack.count) {
+            const int place = kept_s.place(pack, i);
+            const C h = of_row.h(s[i]), g = grad[i] * scale[i];
+            sum_g += g;
+            sum_gh += g * h;
+            to_scale.memory[place] += grad[i] * h;
+            to_offset.memory[place] += grad[i];
+            kept_s.memory[place] = h;
+            kept_g.memory[place] = g;
+          }
         }
       });
-      of_row.of_sums(norm, rows.width, sum_g, sum_gh);
+      of_row.of_sums(norm, sum_g, sum_gh);
       for_row(rows, [&](const RowPack& pack) {
         C h[kPack], g[kPack];
         kept_s.recall(pack, h);
@@ -315,25 +319,23 @@ __global__ void __launch_bounds__(kRowThreads, kLargeTileBlocks<C>)
 // Adds up the runs of each row of scale, `all` being (2, groups, runs, width): for scale, then for offset. A warp
 // has 32 columns and every eighth run.
 template <class C>
-__global__ void norm_runs_kernel(int64_t groups, int64_t runs, int64_t width, Source all, Sink to_scale,
-                                 Sink to_offset) {
-  FMK_SHARED(double, kMaxWarps * kWarp, sums);
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+__global__ void __launch_bounds__(kTileThreads)
+    norm_runs_kernel(int64_t groups, int64_t runs, int64_t width, const C* all, C* to_scale, C* to_offset) {
+  constexpr int kWarps = kTileThreads / kWarp;
+  FMK_SHARED(double, kTileThreads, sums);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t blocks = (width + kWarp - 1) / kWarp;
   for (int64_t task = blockIdx.x; task < 2 * groups * blocks; task += gridDim.x) {
     const int64_t line = task / blocks, column = task % blocks * kWarp + lane;
     double sum = 0;
     if (column < width)
-      for (int64_t r = warp; r < runs; r += warps)
-        sum += read_one<double>(all, (line * runs + r) * width + column);
+#pragma unroll 8
+      for (int64_t r = warp; r < runs; r += kWarps) sum += load(all + (line * runs + r) * width + column);
     sums[threadIdx.x] = sum;
     __syncthreads();
     if (warp == 0 && column < width) {
-      for (int w = 1; w < warps; w++) sum += sums[w * kWarp + lane];
-      if (line < groups)
-        write_one(to_scale, line * width + column, C(sum));
-      else
-        write_one(to_offset, (line - groups) * width + column, C(sum));
+      for (int w = 1; w < kWarps; w++) sum += sums[w * kWarp + lane];
+      store((line < groups ? to_scale : to_offset) + line % groups * width + column, C(sum));
     }
     __syncthreads();
   }
@@ -342,12 +344,12 @@ __global__ void norm_runs_kernel(int64_t groups, int64_t runs, int64_t width, So
 // Rows too wide to be kept: a block has a row and reads it for each of its passes; the gradients to scale and
 // offset are the next kernel's.
 template <class C, class Rows>
-__global__ void __launch_bounds__(kRowThreads, kLargeTileBlocks<C>)
+__global__ void __launch_bounds__(kWideThreads<C>, 1)
     norm_wide_backward_kernel(const __grid_constant__ Rows rows, const __grid_constant__ NormBackward norm) {
   for (int64_t row = blockIdx.x; row < rows.rows; row += gridDim.x) {
     const int64_t base = row * rows.width;
     RowGradient<C> of_row;
-    of_row.of_stat(norm, row, rows.width, [&](const auto& body) {
+    of_row.of_stat(norm, row, [&](const auto& body) {
       for_row(rows, [&](const RowPack& pack) {
         C s[kPack];
         fetch_row<C>(rows, row, pack).to(s);
@@ -377,12 +379,13 @@ __global__ void __launch_bounds__(kRowThreads, kLargeTileBlocks<C>)
       read_pack(pack, g, h);
 #pragma unroll
       for (int i = 0; i < kPack; i++) {
-        if (i >= pack.count) break;
-        sum_g += g[i];
-        sum_gh += g[i] * h[i];
+        if (i < pack.count) {
+          sum_g += g[i];
+          sum_gh += g[i] * h[i];
+        }
       }
     });
-    of_row.of_sums(norm, rows.width, sum_g, sum_gh);
+    of_row.of_sums(norm, sum_g, sum_gh);
     for_row(rows, [&](const RowPack& pack) {
       C g[kPack], h[kPack];
       read_pack(pack, g, h);
@@ -391,35 +394,51 @@ __global__ void __launch_bounds__(kRowThreads, kLargeTileBlocks<C>)
   }
 }
 
-// The gradients to scale and offset of wide rows: a thread has eight columns of one part and goes through the
-// rows of a row of scale. stat: own_stat of the kernel before.
+// The gradients to scale and offset of wide rows: a warp has 32 packs and every eighth row of a row of scale.
+// stat: own_stat of the kernel before. Tasks: for each row of scale, each run of its rows, each 32 packs.
 template <class C, class Rows>
-__global__ void norm_wide_columns_kernel(const __grid_constant__ Rows rows, Source grad, Source stat, int64_t groups,
-                                         int64_t repeat, Sink to_scale, Sink to_offset) {
-  const int64_t stride = int64_t(gridDim.x) * blockDim.x * kPack;
-  for (int64_t group = 0; group < groups; group++)
-    for (int p = 0; p < rows.count; p++) {
-      const RowPart& part = rows.parts[p];
-      for (int64_t at = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * kPack; at < part.width; at += stride) {
-        const RowPack pack{part, at, part.column + at, 0, count_of(at, part.width)};
-        C scale[kPack] = {}, offset[kPack] = {};
-        for (int64_t row = group * repeat; row < least((group + 1) * repeat, rows.rows); row++) {
-          const C mean = read_one<C>(stat, 2 * row), rstd = read_one<C>(stat, 2 * row + 1);
-          const auto x = fetch_row<C>(rows, row, pack);
-          const auto grads = fetch<C>(grad, row * rows.width + pack.column, pack.count);
-          C s[kPack], g[kPack];
-          x.to(s);
-          grads.to(g);
+__global__ void __launch_bounds__(kTileThreads)
+    norm_wide_columns_kernel(const __grid_constant__ Rows rows, Source grad, Source stat, int64_t groups,
+                             int64_t repeat, int64_t run, int64_t runs, Sink to_scale, Sink to_offset) {
+  constexpr int kWarps = kTileThreads / kWarp;
+  FMK_SHARED(C, kTileThreads * kPack, others);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t blocks = (rows.packs + kWarp - 1) / kWarp;
+  for (int64_t task = blockIdx.x; task < groups * runs * blocks; task += gridDim.x) {
+    const int64_t line = task / blocks, number = task % blocks * kWarp + lane;
+    const int64_t begin = line / runs * repeat + line % runs * run;
+    const int64_t end = least(least(begin + run, (line / runs + 1) * repeat), rows.rows);
+    const RowPack pack = RowWalk<Rows>{rows}.at(least(number, rows.packs - 1));
+    const int count = number < rows.packs ? pack.count : 0;
+    C sums[2][kPack] = {};
+    for (int64_t row = begin + warp; row < end; row += kWarps) {
+      const C mean = read_one<C>(stat, 2 * row), rstd = read_one<C>(stat, 2 * row + 1);
+      const auto x = fetch<C>(Source{pack.part.data, rows.dtype}, row * pack.part.width + pack.at, count);
+      const auto grads = fetch<C>(grad, row * rows.width + pack.column, count);
+      C s[kPack], g[kPack];
+      x.to(s);
+      grads.to(g);
 #pragma unroll
-          for (int i = 0; i < kPack; i++) {
-            scale[i] += g[i] * ((s[i] - mean) * rstd);
-            offset[i] += g[i];
-          }
-        }
-        write(to_scale, group * rows.width + pack.column, pack.count, scale);
-        write(to_offset, group * rows.width + pack.column, pack.count, offset);
+      for (int i = 0; i < kPack; i++) {
+        sums[0][i] += g[i] * ((s[i] - mean) * rstd);
+        sums[1][i] += g[i];
       }
     }
+#pragma unroll
+    for (int which = 0; which < 2; which++) {
+      // The warps' sums meet in the first warp, in the order of the warps.
+#pragma unroll
+      for (int i = 0; i < kPack; i++) others[(warp * kPack + i) * kWarp + lane] = sums[which][i];
+      __syncthreads();
+      if (warp == 0 && count > 0) {
+        for (int w = 1; w < kWarps; w++)
+#pragma unroll
+          for (int i = 0; i < kPack; i++) sums[which][i] += others[(w * kPack + i) * kWarp + lane];
+        write(which == 0 ? to_scale : to_offset, line * rows.width + pack.column, count, sums[which]);
+      }
+      __syncthreads();
+    }
+  }
 }
 
 }  // namespace fmk

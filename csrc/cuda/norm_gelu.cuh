@@ -1,5 +1,4 @@
-// gelu(a) * b with the exact gelu, forward and backward: the gate of a feed-forward layer. a and b are rows
-// `stride` apart, b `shift` elements behind: two tensors, or the halves of each row of one.
+// The gate on a GPU. a and b are rows `stride` apart, b `shift` elements behind.
 #pragma once
 #include "device.cuh"
 
@@ -25,7 +24,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>) gelu_mul_kernel(
 }
 
 template <class C>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>)
+__global__ void __launch_bounds__(kTileThreads, kLargeTileBlocks<C>)
     gelu_mul_backward_kernel(Tiles tiles, Source grad, GeluRows in, Sink to_a, Sink to_b) {
   for_all_packs(tiles, [&](int64_t row, int64_t i, int count) {
     const int64_t from = row * in.stride + i;

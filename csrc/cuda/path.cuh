@@ -1,5 +1,4 @@
-// The path psi and its derivative, and what training reads off a predicted velocity.
-// psi = (t (r - 1) + 1) x0 + t x1 and Dt_psi = (r - 1) x0 + x1, with r = sigma_min / sigma_max; `ratio` is r - 1.
+// The path ops on a GPU.
 #pragma once
 #include "device.cuh"
 
@@ -86,21 +85,16 @@ struct VelocityOut {
   Source weight;
 };
 
-// parts: (tiles, columns) of double.
 template <class C>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>)
-    velocity_kernel(Tiles tiles, Source pred, const __grid_constant__ VelocityTarget<C> target, double* parts,
-                    VelocityOut out, unsigned ticket) {
-  const int64_t count_all = tiles.samples * tiles.per_sample;
-  for (int64_t tile = blockIdx.x; tile < count_all; tile += gridDim.x) {
-    C sums[kVelocityColumns] = {};
-    for_packs(tiles, tile, [&](int64_t sample, int64_t i, int count) {
-      const int64_t at = sample * tiles.n + i;
-      C p[kPack], v[kPack];
-      target.read_with(pred, at, count, p, v);
+__global__ void __launch_bounds__(kWideThreads<C>, 1)
+    velocity_kernel(Tiles tiles, Source pred, const __grid_constant__ VelocityTarget<C> target, Partials partials,
+                    const __grid_constant__ VelocityOut out) {
+  const auto add = [&](int64_t at, int count, C(&sums)[kVelocityColumns]) {
+    C p[kPack], v[kPack];
+    target.read_with(pred, at, count, p, v);
 #pragma unroll
-      for (int k = 0; k < kPack; k++) {
-        if (k >= count) break;
+    for (int k = 0; k < kPack; k++) {
+      if (k < count) {
         const C d = p[k] - v[k];
         sums[kSquaredError] += d * d;
         sums[kSquaredPred] += p[k] * p[k];
@@ -108,38 +102,30 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>)
         sums[kDot] += p[k] * v[k];
         sums[kAbsPred] += absolute(p[k]);
         sums[kAbsTarget] += absolute(v[k]);
-        // A comparison with NaN is false: the maxima are of what is a number.
-        sums[kMaxPred] = absolute(p[k]) > sums[kMaxPred] ? absolute(p[k]) : sums[kMaxPred];
-        sums[kMaxTarget] = absolute(v[k]) > sums[kMaxTarget] ? absolute(v[k]) : sums[kMaxTarget];
+        sums[kMaxPred] = most(sums[kMaxPred], absolute(p[k]));  // of what is a number
+        sums[kMaxTarget] = most(sums[kMaxTarget], absolute(v[k]));
         sums[kNonfinite] += finite(p[k]) && finite(v[k]) ? C(0) : C(1);
       }
-    });
-    double total[kVelocityColumns];
-    block_reduce<VelocityMerge>(sums, total);
-    leave_row(parts + tile * kVelocityColumns, total);
-  }
-  if (!is_last_block(ticket)) return;
-  for (int64_t sample = threadIdx.x / kWarp; sample < tiles.samples; sample += blockDim.x / kWarp) {
-    double total[kVelocityColumns] = {};
-    collect_rows<VelocityMerge>(parts + sample * tiles.per_sample * kVelocityColumns, tiles.per_sample, total);
-    if (threadIdx.x % kWarp != 0) continue;
+    }
+  };
+  for_sums<VelocityMerge, kVelocityColumns, C>(tiles, partials, add, [&](int64_t sample, const auto& totals) {
 #pragma unroll
-    for (int c = 0; c < kVelocityColumns; c++) write_one(out.sums, sample * kVelocityColumns + c, total[c]);
-    if (!out.loss.data) continue;
+    for (int c = 0; c < kVelocityColumns; c++) write_one(out.sums, sample * kVelocityColumns + c, totals[c]);
+    if (!out.loss.data) return;
     const double weight = out.weight.data ? read_one<double>(out.weight, sample) : 1.0;
-    write_one(out.loss, sample, weight * (total[kSquaredError] / double(tiles.n)));
-  }
+    write_one(out.loss, sample, weight * (totals[kSquaredError] / double(tiles.n)));
+  });
 }
 
-// d loss[b] / d v_pred = 2 weight[b] / n (v_pred - v_target)
+// per_element: 2 / n
 template <class C>
 __global__ void __launch_bounds__(kTileThreads, kLargeTileBlocks<C>)
     flow_loss_backward_kernel(Tiles tiles, Source grad, Source pred, const __grid_constant__ VelocityTarget<C> target,
-                              Source weight, Sink out) {
+                              Source weight, double per_element, Sink out) {
   for_all_packs(tiles, [&](int64_t sample, int64_t i, int count) {
     const int64_t at = sample * tiles.n + i;
     const double weighted = weight.data ? read_one<double>(weight, sample) : 1.0;
-    const C factor = C(read_one<double>(grad, sample) * weighted * (2 / double(tiles.n)));
+    const C factor = C(read_one<double>(grad, sample) * weighted * per_element);
     C p[kPack], v[kPack];
     target.read_with(pred, at, count, p, v);
 #pragma unroll
@@ -148,8 +134,6 @@ __global__ void __launch_bounds__(kTileThreads, kLargeTileBlocks<C>)
   });
 }
 
-// What people log, from the (B, 9) sums: rows of nmse (pooled), cos, speed_ratio (means) and the number of
-// samples; first of the whole batch, then of the slices (k/bins, (k+1)/bins] of t. No samples: NaN.
 // A thread makes a row. Edges are compared in the precision t came in: 0.3f is in the slice that ends at 0.3f.
 __global__ void velocity_summary_kernel(Source sums, Source t, int64_t samples, int64_t n, int64_t rows,
                                         Sink out) {

@@ -1,4 +1,4 @@
-// The sampler's step for CUDA tensors: checks, launch, registration.
+// The sampler's step on a GPU: launch.
 #include "step.cuh"
 
 #include "launch.h"
@@ -6,40 +6,32 @@
 #include "../shared/step.h"
 
 namespace fmk {
-namespace {
 
-// dt comes as a number or as a one-element tensor (`dt_tensor`, which then counts).
-void step_(Tensor x, Tensor v, OptTensor v_prev, OptTensor v_uncond, double dt, OptTensor dt_tensor, double a,
-           double b, double guidance, double gain, OptTensor low, OptTensor stats) {
-  const OnDevice device(x, "x");
-  check_step(x, v, v_prev, v_uncond, dt_tensor, {dt, a, b, guidance, gain}, low, stats);
-  const int64_t samples = x.size(0), n = samples == 0 ? 0 : x.numel() / samples;
-  if (samples == 0) return;
-  InPlace state(x);
-  std::optional<InPlace> copy;
-  if (low) copy.emplace(*low);
-  const Tensor cond = dense(v);
-  const OptTensor uncond = dense(v_uncond), prev = dense(v_prev);
-  const Tiles tiles(samples, n);
-  Step step{sink(state.work), source(cond), source(prev), source(uncond), source(dt_tensor), dt, a, b, guidance, gain,
-            sink(copy ? OptTensor(copy->work) : std::nullopt), sink(stats), {0, 0}, nullptr};
-  OptTensor parts;
-  if (stats) {
-    parts = fresh({tiles.count(), kStepParts}, Dtype::f64);
-    step.parts = static_cast<double*>(parts->mutable_data_ptr());
-    for (int i = 0; i < 2; i++) step.stats_stride[i] = stats->stride(i);
-  }
-  with_compute_type(is_double(x), [&](auto zero) {
+void run_step(const Device& device, const StepArguments& step) {
+  const Batch batch(step.x);
+  const Tiles tiles = step.stats ? Tiles::of_sums(batch.samples, batch.n, is_double(step.x))
+                                 : Tiles::of_elements(batch.samples, batch.n);
+  Step on{};
+  on.x = sink(step.x);
+  on.v = source(step.v);
+  on.v_prev = source(step.v_prev);
+  on.v_uncond = source(step.v_uncond);
+  on.dt_at = source(step.dt_tensor);
+  on.dt = step.dt;
+  on.a = step.a;
+  on.b = step.b;
+  on.guidance = step.guidance;
+  on.gain = step.gain;
+  on.low = sink(step.low);
+  on.stats = sink(step.stats);
+  for (int i = 0; i < 2 && step.stats; i++) on.stats_stride[i] = step.stats->stride(i);
+  Tensor memory;
+  const Partials partials = step.stats ? device.partials(tiles, kStepSums, memory) : Partials{};
+  with_compute_type(is_double(step.x), [&](auto zero) {
     using C = decltype(zero);
-    device.launch(step_kernel<C>, stats ? std::max<int64_t>(1, tiles.count()) : tiles.count(), tiles.threads, 0, tiles,
-                  step, next_ticket());
+    const auto kernel = step.stats ? step_kernel<C, true> : step_kernel<C, false>;
+    device.launch(kernel, tiles.count(), tiles.threads, 0, tiles, on, partials);
   });
-  state.commit();
-  if (copy) copy->commit();
 }
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(fmkernels, CUDA, m) { m.impl("step_", TORCH_BOX(&step_)); }
 
 }  // namespace fmk

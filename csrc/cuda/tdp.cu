@@ -1,4 +1,4 @@
-// The tdp ops for CUDA tensors: checks, launch, registration.
+// tdp on a GPU: launches.
 #include "tdp.cuh"
 
 #include "launch.h"
@@ -28,7 +28,7 @@ TdpList<kCapacity> list_of(const Group& group, size_t first) {
     }
     entry.column = param.column;
     tile += tiles_of(param);
-    FMK_CHECK(tile < (int64_t(1) << 31), "parameters of more than 2 * 10^12 elements");
+    FMK_CHECK(tile < (int64_t(1) << 30), "parameters of more than 10^12 elements");
     (&entry)[1].column = param.column + param.n;
     (&entry)[1].tile = int32_t(tile);
   }
@@ -45,8 +45,9 @@ void for_lists(const Group& group, const F& body) {
     body(list_of<kLongest>(group, first), first + kLongest >= count);
 }
 
-// out is (T, width), dense.
-void run(const OnDevice& device, const Group& group, const Tensor& times, double weight_offset, const Tensor& out) {
+}  // namespace
+
+void run_tdp(const Device& device, const Group& group, const Tensor& times, double weight_offset, const Tensor& out) {
   const Tensor t = dense(times);
   with_compute_type(group.in_double, [&](auto zero) {
     using C = decltype(zero);
@@ -57,111 +58,23 @@ void run(const OnDevice& device, const Group& group, const Tensor& times, double
   });
 }
 
-// grads: four of (width,). Returns the gradient to times.
-Tensor run_backward(const OnDevice& device, const Tensor& grad, const Group& group, const Tensor& times,
-                    double weight_offset, const std::array<Sink, 4>& grads) {
+void run_tdp_backward(const Device& device, const Group& group, const Tensor& grad, const Tensor& times,
+                      double weight_offset, const std::array<Output, 4>& grads, const Tensor& to_times) {
   const Tensor t = dense(times), g = dense(grad);
-  Tensor to_times = fresh({times.numel()}, dtype_of(times));
-  TdpGradients out{{grads[0], grads[1], grads[2], grads[3]}, {nullptr, Dtype::f32}, nullptr, 0, 0};
+  TdpGradients out{};
+  for (int j = 0; j < 4; j++) out.four[j] = {grads[j].data, grads[j].dtype};
   for (const Param& param : group.params) out.tiles += tiles_of(param);
-  const Tensor shares = fresh({times.numel(), out.tiles}, Dtype::f64);
-  out.shares = static_cast<double*>(shares.mutable_data_ptr());
+  Tensor memory;
+  out.shares = device.partials(t.numel() * out.tiles * kTdpWarps, memory);
   with_compute_type(group.in_double || is_double(grad), [&](auto zero) {
     using C = decltype(zero);
     for_lists(group, [&](const auto& list, bool last) {
       if (last) out.to_times = sink(to_times);
       device.launch(tdp_backward_kernel<C, std::decay_t<decltype(list)>>, std::max(1, list.tiles()), kTdpThreads, 0,
-                    list, source(g), source(t), t.numel(), C(weight_offset), group.width, out, next_ticket());
+                    list, source(g), source(t), t.numel(), C(weight_offset), group.width, out);
       out.before += list.tiles();
     });
   });
-  return to_times;
-}
-
-Tensor tdp(Tensor p0, Tensor p1, Tensor weight, Tensor bias, Tensor times, double weight_offset) {
-  const OnDevice device(p0, "param0");
-  check_times(times, weight_offset);
-  Group group;
-  group.add(p0, p1, weight, bias);
-  Tensor out = fresh(rows_of(times, p0), group.out_dtype);
-  run(device, group, times, weight_offset, out);
-  return out;
-}
-
-void tdp_out(Tensor p0, Tensor p1, Tensor weight, Tensor bias, Tensor times, double weight_offset, Tensor out) {
-  const OnDevice device(p0, "param0");
-  check_times(times, weight_offset);
-  Group group;
-  group.add(p0, p1, weight, bias);
-  check_out(out, group, p0, p1, weight, bias, times);
-  InPlace target(out);
-  run(device, group, times, weight_offset, target.work);
-  target.commit();
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> tdp_backward(Tensor grad, Tensor p0, Tensor p1, Tensor weight,
-                                                                Tensor bias, Tensor times, double weight_offset) {
-  const OnDevice device(p0, "param0");
-  check_times(times, weight_offset);
-  check_tensor(grad, "grad");
-  Group group;
-  group.add(p0, p1, weight, bias);
-  FMK_CHECK(grad.numel() == times.numel() * group.width, "grad has another shape");
-  const std::array<Tensor, 4> grads{fresh_like(p0), fresh_like(p1), fresh_like(weight), fresh_like(bias)};
-  const Tensor to_times = run_backward(device, grad, group, times, weight_offset,
-                                       {sink(grads[0]), sink(grads[1]), sink(grads[2]), sink(grads[3])});
-  return {grads[0], grads[1], grads[2], grads[3], to_times};
-}
-
-Tensor tdp_group(std::vector<Tensor> p0, std::vector<Tensor> p1, std::vector<Tensor> weight, std::vector<Tensor> bias,
-                 Tensor times, double weight_offset) {
-  const OnDevice device(times, "times");
-  check_times(times, weight_offset);
-  Group group;
-  group.add(p0, p1, weight, bias);
-  Tensor out = fresh({times.numel(), group.width}, group.out_dtype);
-  run(device, group, times, weight_offset, out);
-  return out;
-}
-
-void tdp_group_out(std::vector<Tensor> p0, std::vector<Tensor> p1, std::vector<Tensor> weight,
-                   std::vector<Tensor> bias, Tensor times, double weight_offset, Tensor out) {
-  const OnDevice device(times, "times");
-  check_times(times, weight_offset);
-  Group group;
-  group.add(p0, p1, weight, bias);
-  check_rows(out, times, group);
-  run(device, group, times, weight_offset, out);
-}
-
-std::tuple<Tensor, Tensor> tdp_group_backward(Tensor grad, std::vector<Tensor> p0, std::vector<Tensor> p1,
-                                              std::vector<Tensor> weight, std::vector<Tensor> bias, Tensor times,
-                                              double weight_offset) {
-  const OnDevice device(times, "times");
-  check_times(times, weight_offset);
-  check_tensor(grad, "grad");
-  Group group;
-  group.add(p0, p1, weight, bias);
-  FMK_CHECK(grad.numel() == times.numel() * group.width, "grad has another shape");
-  Tensor grads = fresh({4, group.width}, group.grad_dtype);
-  std::array<Sink, 4> rows;
-  for (int j = 0; j < 4; j++) {
-    char* const row = static_cast<char*>(grads.mutable_data_ptr()) + j * group.width * size_of(group.grad_dtype);
-    rows[j] = {row, group.grad_dtype};
-  }
-  const Tensor to_times = run_backward(device, grad, group, times, weight_offset, rows);
-  return {grads, to_times};
-}
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(fmkernels, CUDA, m) {
-  m.impl("tdp", TORCH_BOX(&tdp));
-  m.impl("tdp_out", TORCH_BOX(&tdp_out));
-  m.impl("tdp_backward", TORCH_BOX(&tdp_backward));
-  m.impl("tdp_group", TORCH_BOX(&tdp_group));
-  m.impl("tdp_group_out", TORCH_BOX(&tdp_group_out));
-  m.impl("tdp_group_backward", TORCH_BOX(&tdp_group_backward));
 }
 
 }  // namespace fmk

@@ -1,6 +1,5 @@
-// tdp: out[k] = p1 + sigmoid(times[k] * (weight + offset) + bias) * (p0 - p1), for one parameter or for all of
-// a model's in one launch. The list of parameters travels in the launch's own arguments (32 KB of them since
-// CUDA 12.1): no table to upload, nothing to keep alive, and a CUDA graph holds its copy.
+// tdp on a GPU. The list of parameters travels in the launch's own arguments (32 KB of them since CUDA 12.1): no
+// table to upload, nothing to keep alive, and a CUDA graph holds its copy.
 #pragma once
 #include "device.cuh"
 
@@ -78,18 +77,21 @@ __global__ void __launch_bounds__(kTdpThreads, 2 * kLargeTileBlocks<C>)
   }
 }
 
-// grad is (steps, width); the gradients of the four are summed over the steps, and go to four[j] from each
-// parameter's column on. shares: (steps, tiles) of double, of which this launch's begin at `before`; the last
-// block of a group's last launch adds them up into to_times, which the others do not have.
+// The gradients of the four are summed over the steps, and go to four[j] from each parameter's column on. Every warp
+// leaves its share of the gradient to each time, this launch's tiles coming after `before` others of `tiles` in all;
+// the last block of a group's last launch adds them up into to_times, which the others do not have.
 struct TdpGradients {
   Sink four[4], to_times;
-  double* shares;
+  Partials shares;  // rows: (steps, tiles, warps)
   int64_t before, tiles;
 };
+constexpr int kTdpWarps = kTdpThreads / kWarp;
+
 template <class C, class List>
 __global__ void __launch_bounds__(kTdpThreads, 2 * kLargeTileBlocks<C>)
     tdp_backward_kernel(const __grid_constant__ List list, Source grad, Source times, int64_t steps, C offset,
-                        int64_t width, const __grid_constant__ TdpGradients out, unsigned ticket) {
+                        int64_t width, const __grid_constant__ TdpGradients out) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   for (int32_t tile = blockIdx.x; tile < list.tiles(); tile += gridDim.x) {
     const TdpParam& param = list.of_tile(tile);
     const int64_t n = (&param)[1].column - param.column;
@@ -99,31 +101,33 @@ __global__ void __launch_bounds__(kTdpThreads, 2 * kLargeTileBlocks<C>)
     C sums[4][kPack] = {};
     for (int64_t k = 0; k < steps; k++) {
       const C time = read_one<C>(times, k);
-      C g[kPack], share = 0;
+      C g[kPack], share[1] = {0};
       read(grad, k * width + param.column + at, count, g);
 #pragma unroll
       for (int i = 0; i < kPack; i++) {
-        if (i >= count) break;  // 0 * infinity would be NaN beyond the end
-        const auto s = sigmoid_pair(time * pack.weight[i] + pack.bias[i]);
-        const C to_x = g[i] * pack.spread[i] * s.value * s.complement;
-        sums[0][i] += g[i] * s.value;
-        sums[1][i] += g[i] * s.complement;
-        sums[2][i] += to_x * time;
-        sums[3][i] += to_x;
-        share += to_x * pack.weight[i];
+        if (i < count) {  // 0 * infinity would be NaN beyond the end
+          const auto s = sigmoid_pair(time * pack.weight[i] + pack.bias[i]);
+          const C to_x = g[i] * pack.spread[i] * s.value * s.complement;
+          sums[0][i] += g[i] * s.value;
+          sums[1][i] += g[i] * s.complement;
+          sums[2][i] += to_x * time;
+          sums[3][i] += to_x;
+          share[0] += to_x * pack.weight[i];
+        }
       }
-      const double total = block_sum(share);
-      if (threadIdx.x == 0) leave(out.shares + k * out.tiles + out.before + tile, total);
+      warp_reduce<Sum>(share);
+      if (lane == 0) leave(out.shares.rows + (k * out.tiles + out.before + tile) * kTdpWarps + warp, share[0]);
     }
     if (count > 0)
 #pragma unroll
       for (int j = 0; j < 4; j++) write(out.four[j], param.column + at, count, sums[j]);
   }
-  if (!out.to_times.data || !is_last_block(ticket)) return;
-  for (int64_t k = threadIdx.x / kWarp; k < steps; k += blockDim.x / kWarp) {
+  if (!out.to_times.data || !is_last_block(out.shares)) return;
+  const int64_t shares = out.tiles * kTdpWarps;
+  for (int64_t k = warp; k < steps; k += kTdpWarps) {
     double total[1] = {0};
-    collect_rows<Sum>(out.shares + k * out.tiles, out.tiles, total);
-    if (threadIdx.x % kWarp == 0) write_one(out.to_times, k, total[0]);
+    collect_rows<Sum>(out.shares.rows + k * shares, shares, total);
+    if (lane == 0) write_one(out.to_times, k, total[0]);
   }
 }
 

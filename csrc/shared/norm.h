@@ -1,26 +1,29 @@
-// What the norms and the gate ask of their arguments, on any device.
+// The time-dependent norms, with and without a residual, over one tensor or a list of them: the ops on any device.
+// RMS norm and layer norm are one op: y = (s - mean) * rstd * scale + offset, with s = x + residual;
+// RMS norm has mean = 0 and rstd = 1 / (rms + eps), layer norm rstd = 1 / sqrt(var + eps).
 #pragma once
 #include "tensors.h"
 
 namespace fmk {
 
-struct Shape {
+// What is normalised: rows of one tensor, or of several side by side, all dense.
+struct NormRows {
   std::vector<Tensor> x;
-  int64_t rows = 0, width = 0, scale_rows = 1;
-  int64_t rows_per_scale() const { return std::max<int64_t>(1, rows / scale_rows); }
+  int64_t count = 0, width = 0, scale_rows = 1;
+  int64_t rows_per_scale() const { return std::max<int64_t>(1, count / scale_rows); }
 };
 
 // scale (and offset, if given): (D,), (1, D) or (B, D).
-inline void check_rows(const Tensor& scale, const Shape& shape, int64_t batch, const char* name) {
+inline void check_parameter(const Tensor& scale, const NormRows& rows, int64_t batch, const char* name) {
   check_tensor(scale, name);
   const int64_t dim = scale.dim();
-  FMK_CHECK((dim == 1 || dim == 2) && scale.size(dim - 1) == shape.width &&
+  FMK_CHECK((dim == 1 || dim == 2) && scale.size(dim - 1) == rows.width &&
                 (dim == 1 || scale.size(0) == 1 || scale.size(0) == batch),
             name, " must be (D,), (1, D) or (B, D)");
 }
 
-inline Shape check_norm(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& offset) {
-  Shape shape;
+inline NormRows check_norm(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& offset) {
+  NormRows rows;
   FMK_CHECK(!x.empty(), "x is an empty list");
   const Tensor& first = x[0];
   for (const Tensor& part : x) {
@@ -29,24 +32,24 @@ inline Shape check_norm(const std::vector<Tensor>& x, const Tensor& scale, const
     FMK_CHECK(std::equal(part.sizes().begin(), part.sizes().end() - 1, first.sizes().begin()),
               "x: tensors differ before the last dimension");
     FMK_CHECK(dtype_of(part) == dtype_of(first), "x: tensors of different dtypes");
-    shape.width += part.size(part.dim() - 1);
-    shape.x.push_back(dense(part));
+    rows.width += part.size(part.dim() - 1);
+    rows.x.push_back(dense(part));
   }
-  shape.rows = 1;
-  for (int64_t i = 0; i + 1 < first.dim(); i++) shape.rows *= first.size(i);
+  rows.count = 1;
+  for (int64_t i = 0; i + 1 < first.dim(); i++) rows.count *= first.size(i);
   const int64_t batch = first.dim() > 1 ? first.size(0) : 1;
-  check_rows(scale, shape, batch, "scale");
+  check_parameter(scale, rows, batch, "scale");
   if (offset) {
-    check_rows(*offset, shape, batch, "offset");
+    check_parameter(*offset, rows, batch, "offset");
     FMK_CHECK(offset->numel() == scale.numel(), "offset must have as many rows as scale");
   }
-  shape.scale_rows = scale.dim() == 1 ? 1 : std::max<int64_t>(1, scale.size(0));
-  return shape;
+  rows.scale_rows = scale.dim() == 1 ? 1 : std::max<int64_t>(1, scale.size(0));
+  return rows;
 }
 
-inline std::vector<int64_t> sizes_of(const Shape& shape) {
-  std::vector<int64_t> sizes(shape.x[0].sizes().begin(), shape.x[0].sizes().end());
-  sizes.back() = shape.width;
+inline std::vector<int64_t> sizes_of(const NormRows& rows) {
+  std::vector<int64_t> sizes(rows.x[0].sizes().begin(), rows.x[0].sizes().end());
+  sizes.back() = rows.width;
   return sizes;
 }
 
@@ -54,68 +57,102 @@ inline Dtype out_dtype(const std::vector<Tensor>& x, const OptTensor& residual) 
   return residual ? promote(dtype_of(x[0]), dtype_of(*residual)) : dtype_of(x[0]);
 }
 
-inline Tensor fresh_stat(const Shape& shape, Dtype dtype) {
-  return fresh({shape.rows, 2}, dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32);
-}
-
-inline Shape check_norm(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& offset,
+inline NormRows check_norm(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& offset,
                         const OptTensor& residual, double eps, bool center) {
-  const Shape shape = check_norm(x, scale, offset);
+  const NormRows rows = check_norm(x, scale, offset);
   FMK_CHECK(offset || !center, "a layer norm has a bias");
   check_finite(eps, "eps");
   if (residual) {
     FMK_CHECK(x.size() == 1, "residual goes with a single x");
     check_like(*residual, x[0], "residual");
   }
-  return shape;
+  return rows;
 }
 
 // y, and sum if there is a residual.
-inline void check_norm_out(const Shape& shape, const std::vector<Tensor>& x, const Tensor& scale,
+inline void check_norm_out(const NormRows& rows, const std::vector<Tensor>& x, const Tensor& scale,
                            const OptTensor& offset, const OptTensor& residual, const Tensor& y, const OptTensor& sum) {
   const Dtype dtype = out_dtype(x, residual);
-  const auto sizes = sizes_of(shape);
+  const auto sizes = sizes_of(rows);
   FMK_CHECK(sum.has_value() == residual.has_value(), "out has a place for the sum if there is a residual");
-  std::vector<const Tensor*> inputs{&scale, offset ? &*offset : nullptr, residual ? &*residual : nullptr};
+  std::vector<const Tensor*> inputs{&scale, pointer_to(offset), pointer_to(residual)};
   for (const Tensor& part : x) inputs.push_back(&part);
-  for (const Tensor* out : {&y, sum ? &*sum : nullptr}) {
+  for (const Tensor* out : {&y, pointer_to(sum)}) {
     if (!out) continue;
     check_tensor(*out, "out");
     FMK_CHECK(dtype_of(*out) == dtype, "out has another dtype");
-    FMK_CHECK(out->sizes().size() == sizes.size() && std::equal(sizes.begin(), sizes.end(), out->sizes().begin()),
-              "out has another shape");
+    FMK_CHECK(has_sizes(*out, sizes), "out has another shape");
     check_writable(*out, "out", inputs);
     inputs.push_back(out);
   }
 }
 
-inline void check_norm_backward(const Shape& shape, const Tensor& grad_y, const OptTensor& grad_sum,
+inline void check_norm_backward(const NormRows& rows, const Tensor& grad_y, const OptTensor& grad_sum,
                                 const Tensor& stat) {
   check_tensor(grad_y, "grad_y");
   check_tensor(grad_sum, "grad_sum");
   check_tensor(stat, "stat");
-  const int64_t total = shape.rows * shape.width;
+  const int64_t total = rows.count * rows.width;
   FMK_CHECK(grad_y.numel() == total && (!grad_sum || grad_sum->numel() == total), "grad_y or grad_sum has another shape");
-  FMK_CHECK(stat.numel() == 2 * shape.rows, "stat has another shape");
+  FMK_CHECK(stat.numel() == 2 * rows.count, "stat has another shape");
 }
 
-// Gate and up as rows of one width: two tensors, or (b absent) the halves of each row of one.
-struct Gate {
-  Tensor a, b;
-  int64_t rows = 1, width, stride, b_shift;
-  Gate(const Tensor& first, const OptTensor& second) : a(dense(first)), b(second ? dense(*second) : a) {
-    check_tensor(first, "a");
-    check_like(second, first, "b");
-    if (second) {
-      width = stride = a.numel();
-      b_shift = 0;
-    } else {
-      FMK_CHECK(a.dim() >= 1 && a.size(a.dim() - 1) % 2 == 0, "a must have an even last dimension");
-      stride = a.size(a.dim() - 1);
-      width = b_shift = stride / 2;
-      rows = stride == 0 ? 0 : a.numel() / stride;
-    }
-  }
-};
+// y, sum (if there is a residual) and stat (if wanted: mean and rstd of each row, in the compute type) are dense.
+void run_norm(const Device& device, const NormRows& rows, const Tensor& scale, const OptTensor& offset,
+              const OptTensor& residual, double eps, bool center, const Tensor& y, const OptTensor& sum,
+              const OptTensor& stat);
+
+// grad_y and grad_sum are (rows, width); rows are what was normalised (x, or x + residual). stat belongs to the
+// unrounded s: one that was rounded to half precision gets its own. grad_scale and grad_offset have scale's shape
+// and the compute type.
+void run_norm_backward(const Device& device, const NormRows& rows, const Tensor& grad_y, const OptTensor& grad_sum,
+                       const Tensor& scale, const Tensor& stat, double eps, bool center, const Tensor& grad_s,
+                       const Tensor& grad_scale, const Tensor& grad_offset);
+
+inline const Tensor& first_of(const std::vector<Tensor>& list, const char* name) {
+  FMK_CHECK(!list.empty(), name, " is an empty list");
+  return list[0];
+}
+
+inline std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, OptTensor offset,
+                                                  OptTensor residual, double eps, bool center) {
+  const Device device(first_of(x, "x"), "x");
+  const NormRows rows = check_norm(x, scale, offset, residual, eps, center);
+  const Dtype dtype = out_dtype(x, residual);
+  const auto sizes = sizes_of(rows);
+  Tensor y = fresh(sizes, dtype), stat = fresh({rows.count, 2}, wide_dtype(dtype == Dtype::f64));
+  const OptTensor sum = residual ? OptTensor(fresh(sizes, dtype)) : std::nullopt;
+  run_norm(device, rows, scale, offset, residual, eps, center, y, sum, stat);
+  return {y, sum ? *sum : nothing(), stat};
+}
+
+inline void td_norm_out(std::vector<Tensor> x, Tensor scale, OptTensor offset, OptTensor residual, double eps,
+                        bool center, Tensor y, OptTensor sum) {
+  const Device device(first_of(x, "x"), "x");
+  const NormRows rows = check_norm(x, scale, offset, residual, eps, center);
+  check_norm_out(rows, x, scale, offset, residual, y, sum);
+  InPlace y_target(y), sum_target(sum);
+  run_norm(device, rows, scale, offset, residual, eps, center, *y_target.work, sum_target.work, std::nullopt);
+  y_target.commit();
+  sum_target.commit();
+}
+
+inline std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor grad_sum, std::vector<Tensor> s,
+                                                           Tensor scale, Tensor stat, double eps, bool center) {
+  const Device device(first_of(s, "s"), "s");
+  const NormRows rows = check_norm(s, scale, std::nullopt);
+  check_norm_backward(rows, grad_y, grad_sum, stat);
+  const Dtype wide = wide_dtype(is_double(s[0]) || is_double(grad_y));
+  Tensor grad_s = fresh(sizes_of(rows), dtype_of(s[0]));
+  Tensor grad_scale = fresh_like(scale, wide), grad_offset = fresh_like(scale, wide);
+  run_norm_backward(device, rows, grad_y, grad_sum, scale, stat, eps, center, grad_s, grad_scale, grad_offset);
+  return {grad_s, grad_scale, grad_offset};
+}
+
+STABLE_TORCH_LIBRARY_IMPL(fmkernels, FMK_KEY, m) {
+  m.impl("td_norm", TORCH_BOX(&td_norm));
+  m.impl("td_norm_out", TORCH_BOX(&td_norm_out));
+  m.impl("td_norm_backward", TORCH_BOX(&td_norm_backward));
+}
 
 }  // namespace fmk

@@ -1,4 +1,5 @@
-// What tdp and its groups ask of their arguments, on any device.
+// tdp: out[k] = p1 + sigmoid(times[k] * (weight + offset) + bias) * (p0 - p1), for one parameter or for all of a
+// model's in one pass: the ops on any device.
 #pragma once
 #include "tensors.h"
 
@@ -62,29 +63,127 @@ inline void check_times(const Tensor& times, double weight_offset) {
   FMK_CHECK(times.dim() == 1, "times must be one-dimensional");
 }
 
-inline std::vector<int64_t> rows_of(const Tensor& times, const Tensor& param) {
+// out is (T, width), dense.
+void run_tdp(const Device& device, const Group& group, const Tensor& times, double weight_offset, const Tensor& out);
+
+// grad is (T, width); the gradients of the four go to `grads`, (width,) each, that of times to `to_times`.
+struct Output {
+  void* data;
+  Dtype dtype;
+};
+void run_tdp_backward(const Device& device, const Group& group, const Tensor& grad, const Tensor& times,
+                      double weight_offset, const std::array<Output, 4>& grads, const Tensor& to_times);
+
+inline std::vector<int64_t> result_sizes(const Tensor& times, const Tensor& param) {
   std::vector<int64_t> sizes{times.numel()};
   sizes.insert(sizes.end(), param.sizes().begin(), param.sizes().end());
   return sizes;
 }
 
-// An out of the single op.
-inline void check_out(const Tensor& out, const Group& group, const Tensor& p0, const Tensor& p1, const Tensor& weight,
-                      const Tensor& bias, const Tensor& times) {
-  check_tensor(out, "out");
-  const auto rows = rows_of(times, p0);
-  FMK_CHECK(dtype_of(out) == group.out_dtype, "out has another dtype");
-  FMK_CHECK(out.sizes().size() == rows.size() && std::equal(rows.begin(), rows.end(), out.sizes().begin()),
-            "out has another shape");
-  check_writable(out, "out", {&p0, &p1, &weight, &bias, &times});
+inline Tensor tdp(Tensor p0, Tensor p1, Tensor weight, Tensor bias, Tensor times, double weight_offset) {
+  const Device device(p0, "param0");
+  check_times(times, weight_offset);
+  Group group;
+  group.add(p0, p1, weight, bias);
+  Tensor out = fresh(result_sizes(times, p0), group.out_dtype);
+  run_tdp(device, group, times, weight_offset, out);
+  return out;
 }
 
-// An out of the group.
-inline void check_rows(const Tensor& out, const Tensor& times, const Group& group) {
+inline void tdp_out(Tensor p0, Tensor p1, Tensor weight, Tensor bias, Tensor times, double weight_offset, Tensor out) {
+  const Device device(p0, "param0");
+  check_times(times, weight_offset);
+  Group group;
+  group.add(p0, p1, weight, bias);
+  check_tensor(out, "out");
+  FMK_CHECK(dtype_of(out) == group.out_dtype, "out has another dtype");
+  FMK_CHECK(has_sizes(out, result_sizes(times, p0)), "out has another shape");
+  check_writable(out, "out", {&p0, &p1, &weight, &bias, &times});
+  InPlace target(out);
+  run_tdp(device, group, times, weight_offset, *target.work);
+  target.commit();
+}
+
+inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> tdp_backward(Tensor grad, Tensor p0, Tensor p1,
+                                                                       Tensor weight, Tensor bias, Tensor times,
+                                                                       double weight_offset) {
+  const Device device(p0, "param0");
+  check_times(times, weight_offset);
+  check_tensor(grad, "grad");
+  Group group;
+  group.add(p0, p1, weight, bias);
+  FMK_CHECK(grad.numel() == times.numel() * group.width, "grad has another shape");
+  const std::array<Tensor, 4> grads{fresh_like(p0), fresh_like(p1), fresh_like(weight), fresh_like(bias)};
+  std::array<Output, 4> outputs;
+  for (int j = 0; j < 4; j++) outputs[j] = {grads[j].mutable_data_ptr(), dtype_of(grads[j])};
+  Tensor to_times = fresh_like(times);
+  run_tdp_backward(device, group, grad, times, weight_offset, outputs, to_times);
+  return {grads[0], grads[1], grads[2], grads[3], to_times};
+}
+
+inline Tensor tdp_group(std::vector<Tensor> p0, std::vector<Tensor> p1, std::vector<Tensor> weight,
+                        std::vector<Tensor> bias, Tensor times, double weight_offset) {
+  const Device device(times, "times");
+  check_times(times, weight_offset);
+  Group group;
+  group.add(p0, p1, weight, bias);
+  Tensor out = fresh({times.numel(), group.width}, group.out_dtype);
+  run_tdp(device, group, times, weight_offset, out);
+  return out;
+}
+
+inline void check_group_out(const Tensor& out, const Tensor& times, const Group& group) {
   check_tensor(out, "out");
   FMK_CHECK(dtype_of(out) == group.out_dtype && out.is_contiguous() && out.dim() == 2 &&
                 out.size(0) == times.numel() && out.size(1) == group.width,
             "out must be a dense (T, total) buffer of the parameters' dtype");
+  const char* const begin = static_cast<const char*>(out.const_data_ptr());
+  const char* const end = begin + out.numel() * size_of(group.out_dtype);
+  for (const Param& param : group.params)
+    for (int j = 0; j < 4; j++) {
+      const char* const other = static_cast<const char*>(param.data[j]);
+      FMK_CHECK(end <= other || other + param.n * size_of(param.dtype[j]) <= begin,
+                "out may share memory with a parameter");
+    }
+  check_writable(out, "out", {&times});
+}
+
+inline void tdp_group_out(std::vector<Tensor> p0, std::vector<Tensor> p1, std::vector<Tensor> weight,
+                          std::vector<Tensor> bias, Tensor times, double weight_offset, Tensor out) {
+  const Device device(times, "times");
+  check_times(times, weight_offset);
+  Group group;
+  group.add(p0, p1, weight, bias);
+  check_group_out(out, times, group);
+  run_tdp(device, group, times, weight_offset, out);
+}
+
+inline std::tuple<Tensor, Tensor> tdp_group_backward(Tensor grad, std::vector<Tensor> p0, std::vector<Tensor> p1,
+                                                     std::vector<Tensor> weight, std::vector<Tensor> bias,
+                                                     Tensor times, double weight_offset) {
+  const Device device(times, "times");
+  check_times(times, weight_offset);
+  check_tensor(grad, "grad");
+  Group group;
+  group.add(p0, p1, weight, bias);
+  FMK_CHECK(grad.numel() == times.numel() * group.width, "grad has another shape");
+  Tensor grads = fresh({4, group.width}, group.grad_dtype), to_times = fresh_like(times);
+  std::array<Output, 4> outputs;
+  for (int j = 0; j < 4; j++) {
+    char* const rows = static_cast<char*>(grads.mutable_data_ptr());
+    outputs[j] = {rows + j * group.width * size_of(group.grad_dtype), group.grad_dtype};
+  }
+  run_tdp_backward(device, group, grad, times, weight_offset, outputs, to_times);
+  return {grads, to_times};
+}
+
+STABLE_TORCH_LIBRARY_IMPL(fmkernels, FMK_KEY, m) {
+  m.impl("tdp", TORCH_BOX(&tdp));
+  m.impl("tdp_out", TORCH_BOX(&tdp_out));
+  m.impl("tdp_backward", TORCH_BOX(&tdp_backward));
+  m.impl("tdp_group", TORCH_BOX(&tdp_group));
+  m.impl("tdp_group_out", TORCH_BOX(&tdp_group_out));
+  m.impl("tdp_group_backward", TORCH_BOX(&tdp_group_backward));
 }
 
 }  // namespace fmk

@@ -1,5 +1,7 @@
-// Tensors through torch's stable ABI, and what every op asks of its arguments. Whoever includes this has
-// said before where its tensors are: fmk::Here.
+// Tensors through torch's stable ABI, and what every op asks of its arguments. Whoever includes this has said
+// before where its tensors are: fmk::Here; what an op holds while it runs there: fmk::Device; and the dispatch
+// key of the ops: FMK_KEY. The op families are the headers beside this one, written once for every device:
+// arguments checked, outputs made, ops registered; the arithmetic is the `run_...` functions they declare.
 #pragma once
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/library.h>
@@ -80,10 +82,10 @@ inline Tensor nothing() { return fresh({0}, Dtype::f32); }
 inline Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
 inline OptTensor dense(const OptTensor& x) { return x ? OptTensor(dense(*x)) : std::nullopt; }
 
-inline bool same_shape(const Tensor& a, const Tensor& b) {
-  const auto x = a.sizes(), y = b.sizes();
-  return x.size() == y.size() && std::equal(x.begin(), x.end(), y.begin());
+inline bool has_sizes(const Tensor& x, Sizes sizes) {
+  return x.sizes().size() == sizes.size() && std::equal(sizes.begin(), sizes.end(), x.sizes().begin());
 }
+inline bool same_shape(const Tensor& a, const Tensor& b) { return has_sizes(a, b.sizes()); }
 
 inline bool is_here(const Tensor& x) {
   int32_t type;
@@ -136,16 +138,27 @@ inline void check_writable(const Tensor& out, const char* name, const std::vecto
 }
 inline const Tensor* pointer_to(const OptTensor& x) { return x ? &*x : nullptr; }
 
-// An in-place argument is computed in a dense twin, copied back by `commit` when it is not dense.
+// An argument that is written is computed in a dense twin, copied back by `commit` when it is not dense.
 struct InPlace {
-  Tensor target, work;
-  explicit InPlace(const Tensor& x) : target(x), work(dense(x)) {}
+  OptTensor target, work;
+  explicit InPlace(const OptTensor& x) : target(x), work(dense(x)) {}
   void commit() {
-    if (work.get() != target.get()) torch::stable::copy_(target, work);
+    if (target && work->get() != target->get()) torch::stable::copy_(*target, *work);
   }
 };
 
 inline bool is_double(const Tensor& x) { return dtype_of(x) == Dtype::f64; }
 inline bool is_double(const OptTensor& x) { return x && is_double(*x); }
+inline Dtype wide_dtype(bool in_double) { return in_double ? Dtype::f64 : Dtype::f32; }
+
+// Samples of one batch: (B, n) whatever the shape behind the first dimension.
+struct Batch {
+  int64_t samples, n;
+  explicit Batch(const Tensor& x) {
+    FMK_CHECK(x.dim() >= 1, "a batch dimension is needed");
+    samples = x.size(0);
+    n = samples == 0 ? 0 : x.numel() / samples;
+  }
+};
 
 }  // namespace fmk

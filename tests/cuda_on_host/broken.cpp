@@ -56,15 +56,43 @@ void shuffles_in_branch(int all) {
 
 void shuffles_unnamed(int named) { __shfl_xor_sync(named ? kAll : kAll >> 1, threadIdx.x, 1); }
 
-// Votes, shuffles and an atomic that mean what they mean; `off` spoils the expectation.
+
+void fills_shared_memory(int little) {
+  if (little) return;
+  FMK_SHARED(float, 12288, shared);  // beside the 128 bytes of the launch
+  shared[threadIdx.x] = 0;
+}
+
+void reads_its_own_through_the_read_only_path(int not_its_own) {
+  __stwb(memory + threadIdx.x, 1.0f);
+  __ldg(memory + threadIdx.x + (not_its_own ? 32 : 0));
+}
+
+void counts_without_fence(int fence) {
+  __stcg(memory + 1 + threadIdx.x, 1.0f);
+  if (fence) __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd(reinterpret_cast<unsigned*>(memory), 1u);
+}
+
+void counts_without_barrier(int barrier) {
+  __stcg(memory + 1 + threadIdx.x, 1.0f);
+  __threadfence();
+  if (barrier) __syncthreads();
+  if (threadIdx.x == 31) atomicAdd(reinterpret_cast<unsigned*>(memory), 1u);
+}
+
+// Votes, shuffles and an atomic that mean what they mean, or are said to mean something else.
 void votes(int right) {
-  static unsigned tickets;
   const unsigned all = __ballot_sync(kAll, threadIdx.x % 2);
   const bool good = all == 0xaaaaaaaau && __any_sync(kAll, threadIdx.x == 3) && !__all_sync(kAll, threadIdx.x > 0) &&
                     __shfl_down_sync(kAll, threadIdx.x, 1) == (threadIdx.x == 31 ? 31 : threadIdx.x + 1) &&
                     __shfl_xor_sync(kAll, 2.5 * threadIdx.x, 3) == 2.5 * (threadIdx.x ^ 3);
-  const unsigned before = atomicInc(&tickets, 31);
-  if (good != bool(right) || before > 31) cuda_on_host::fail("votes");
+  if (threadIdx.x == 0) __stwb(reinterpret_cast<unsigned*>(memory), 0u);
+  __threadfence();
+  __syncthreads();
+  const unsigned before = atomicAdd(reinterpret_cast<unsigned*>(memory), 2u);
+  if (good != bool(right) || before % 2 || before > 62) cuda_on_host::fail("votes");
 }
 
 struct Case {
@@ -81,6 +109,10 @@ const Case cases[] = {{"out of bounds", reads_beyond},
                       {"exited lane", shuffles_after_exit},
                       {"lanes elsewhere", shuffles_in_branch},
                       {"unnamed lane", shuffles_unnamed},
+                      {"too much shared memory", fills_shared_memory},
+                      {"read-only load", reads_its_own_through_the_read_only_path},
+                      {"no fence", counts_without_fence},
+                      {"no barrier behind the fence", counts_without_barrier},
                       {"votes", votes}};
 
 }  // namespace
@@ -95,6 +127,8 @@ extern "C" const char* cuda_on_host_broken(const char* asked) {
     const bool address = one.kernel == reads_beyond || one.kernel == reads_vector;  // these take a distance
     cuda_on_host::state().regions[reinterpret_cast<uintptr_t>(memory)].bytes = sizeof(memory);
     cudaLaunchConfig_t config;
+    config.stream = &cuda_on_host::state().stream;
+    cuda_on_host::state().guards++;
     config.gridDim = 2;
     config.blockDim = 32;
     config.dynamicSmemBytes = 32 * sizeof(float);
@@ -104,6 +138,7 @@ extern "C" const char* cuda_on_host_broken(const char* asked) {
     } catch (const std::runtime_error& error) {
       said = error.what();
     }
+    cuda_on_host::state().guards--;
     cuda_on_host::state().last = nullptr;
     cuda_on_host::state().regions.erase(reinterpret_cast<uintptr_t>(memory));
     return said.c_str();

@@ -1,10 +1,13 @@
 // CUDA kernels on the CPU, for tests: g++ finds this where nvcc finds the CUDA runtime, and compiles csrc/cuda
 // unchanged. A launch runs the blocks one after another, a fiber a thread; every load, store, barrier and
 // shuffle passes through here and is checked:
-//   an access outside every tensor, or at an address its width does not allow;
+//   an access outside every tensor, or at an address its width does not allow; a read-only load (__ldg) of what
+//   the launch itself has written;
 //   shared memory read before it was written, or touched by two threads with no barrier between;
 //   a barrier that some threads do not reach, or reach at another line; a shuffle that names a lane which has
-//   ended or does not come.
+//   ended or does not come;
+//   an atomic counter moved while a thread of the block has stores behind it that no fence and barrier follow;
+//   a launch outside torch's stream or without its device guard, or with more than 48 KB of shared memory.
 // Blocks and threads run in order, or in one drawn from a seed. What this cannot show: speed, races between
 // blocks, how a device rounds.
 #pragma once
@@ -43,11 +46,11 @@ namespace cuda_on_host {
 
 constexpr int kWarp = 32;
 
-// ---- memory: the blocks of torch's allocator, which the test gives it (allocator.cpp) ----
+// ---- memory: the blocks of torch's allocator, which the test gives it (run.cpp) ----
 struct Region {
-  std::string name;
   size_t bytes = 0;
   std::vector<uint8_t> reads, writes;  // of each byte, while counting
+  std::vector<int64_t> writer;         // of each byte: the launch that wrote it last
 };
 struct State {
   std::mutex running;
@@ -58,13 +61,17 @@ struct State {
   bool counting = false;
   uint64_t seed = 0;         // of the order of blocks and threads; 0 is theirs
   unsigned most_blocks = 0;  // a launch gets no more of them: kernels go on in strides of the grid; 0 is no limit
-  int64_t launches = 0;
+  int64_t launches = 0, memsets = 0;
+  int guards = 0;  // of the device, now open
+  int stream;      // its address is torch's current stream
 };
 State& state();
 
 [[noreturn]] void fail(const std::string& what);
 
-inline void touch(const void* at, size_t bytes, bool writes) {
+void stored();  // by the current thread
+
+inline void touch(const void* at, size_t bytes, bool writes, bool constant = false) {
   State& s = state();
   const auto address = reinterpret_cast<uintptr_t>(at);
   const char* const verb = writes ? "writes " : "reads ";
@@ -77,6 +84,15 @@ inline void touch(const void* at, size_t bytes, bool writes) {
     s.last_begin = found->first;
     s.last = &found->second;
   }
+  const size_t first = address - s.last_begin;
+  auto& writer = s.last->writer;
+  if (writes) {
+    writer.resize(s.last->bytes);
+    std::fill_n(writer.begin() + int64_t(first), bytes, s.launches);
+    stored();
+  } else if (constant && !writer.empty() && std::count(writer.begin() + int64_t(first), writer.begin() + int64_t(first + bytes), s.launches)) {
+    fail("a read-only load of what this launch has written");
+  }
   if (!s.counting) return;
   auto& counts = writes ? s.last->writes : s.last->reads;
   counts.resize(s.last->bytes);
@@ -86,8 +102,8 @@ inline void touch(const void* at, size_t bytes, bool writes) {
   }
 }
 template <class T>
-T get(const T* at) {
-  touch(at, sizeof(T), false);
+T get(const T* at, bool constant) {
+  touch(at, sizeof(T), false, constant);
   return *at;
 }
 template <class T>
@@ -104,6 +120,8 @@ struct Fiber {
   bool started;
   Waits waits;
   int line;
+  bool unfenced;    // stores since the last fence
+  uint32_t fenced;  // the barriers passed at the last fence behind stores
   uint32_t mask;
   uint64_t given, got[kWarp];  // to a shuffle or vote, and by every lane of it
 };
@@ -115,7 +133,7 @@ struct Block {
   uint32_t epoch;  // barriers passed
   std::function<void()> kernel;
   std::string error;
-  std::vector<unsigned char> dynamic;
+  size_t shared_bytes;  // dynamic, and static as arrays are met
 };
 Block& block();
 
@@ -213,13 +231,25 @@ struct Pointer {
   Pointer operator+(int64_t i) const { return {memory, base + i}; }
 };
 template <class T>
-struct Shared : Poisoned, Pointer<T> {
-  explicit Shared(size_t count) : Pointer<T>{this, 0} {
+struct Shared : Poisoned {
+  explicit Shared(size_t count) {
     bytes.resize(count * sizeof(T));
     shadows.resize(count);
     poison();
     all_shared().push_back(this);
   }
+  // A block has 48 KB without asking for more, of fixed and given size together.
+  Pointer<T> met() {
+    if (launch != state().launches) {
+      launch = state().launches;
+      block().shared_bytes += bytes.size();
+      if (block().shared_bytes > 48 << 10) fail("more than 48 KB of shared memory");
+    }
+    return {this, 0};
+  }
+
+ private:
+  int64_t launch = 0;  // the last that met it
 };
 
 void run(const std::function<void()>& kernel, unsigned grid, unsigned threads, size_t shared_bytes);
@@ -229,7 +259,7 @@ void run(const std::function<void()>& kernel, unsigned grid, unsigned threads, s
 // ---- what kernels call ----
 #define FMK_SHARED(type, count, name)                             \
   static cuda_on_host::Shared<type> name##_of_all_blocks(count); \
-  const cuda_on_host::Pointer<type> name = name##_of_all_blocks
+  const cuda_on_host::Pointer<type> name = name##_of_all_blocks.met()
 #define FMK_DYNAMIC_SHARED(type, name) const cuda_on_host::Pointer<type> name{&cuda_on_host::dynamic_shared(), 0}
 #define __syncthreads() cuda_on_host::wait(cuda_on_host::Waits::barrier, __LINE__)
 #define __shfl_xor_sync(mask, value, distance) \
@@ -239,19 +269,19 @@ void run(const std::function<void()>& kernel, unsigned grid, unsigned threads, s
 #define __ballot_sync(mask, vote) cuda_on_host::ballot(__LINE__, mask, vote)
 #define __any_sync(mask, vote) (__ballot_sync(mask, vote) != 0)
 #define __all_sync(mask, vote) (__ballot_sync(mask, !(vote)) == 0)
-inline void __threadfence() {}
+inline void __threadfence() {
+  auto& me = cuda_on_host::block().threads[cuda_on_host::block().current];
+  if (me.unfenced) me.fenced = cuda_on_host::block().epoch;
+  me.unfenced = false;
+}
 
 template <class T>
 T __ldg(const T* at) {
-  return cuda_on_host::get(at);
-}
-template <class T>
-T __ldcs(const T* at) {
-  return cuda_on_host::get(at);
+  return cuda_on_host::get(at, true);
 }
 template <class T>
 T __ldcg(const T* at) {
-  return cuda_on_host::get(at);
+  return cuda_on_host::get(at, false);
 }
 template <class T>
 void __stwb(T* at, T x) {
@@ -261,17 +291,29 @@ template <class T>
 void __stcg(T* at, T x) {
   cuda_on_host::put(at, x);
 }
-inline unsigned atomicInc(unsigned* at, unsigned limit) {
-  const unsigned old = *at;
-  *at = old >= limit ? 0 : old + 1;
-  return old;
+inline unsigned atomicAdd(unsigned* at, unsigned x) {
+  const auto& block = cuda_on_host::block();
+  for (size_t i = 0; i < block.threads.size(); i++) {
+    if (block.threads[i].unfenced) cuda_on_host::fail("a counter moves before a fence behind a thread's stores");
+    if (int(i) != block.current && block.threads[i].fenced == block.epoch)
+      cuda_on_host::fail("a counter moves before a barrier behind a thread's fence");
+  }
+  cuda_on_host::touch(at, sizeof(unsigned), true);
+  cuda_on_host::block().threads[block.current].unfenced = false;  // the atomic itself
+  return (*at += x) - x;
 }
-inline unsigned atomicAdd(unsigned* at, unsigned x) { return (*at += x) - x; }
 
 // ---- what the host calls ----
 using cudaStream_t = void*;
-enum cudaError_t { cudaSuccess, cudaErrorInvalidConfiguration };
-inline const char* cudaGetErrorString(cudaError_t) { return "invalid configuration"; }
+enum cudaError_t { cudaSuccess, cudaErrorInvalidConfiguration, cudaErrorNoKernelImageForDevice };
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stream) {
+  if (stream != &cuda_on_host::state().stream) return cudaErrorInvalidConfiguration;
+  cuda_on_host::state().memsets++;
+  std::memset(at, value, bytes);
+  return cudaSuccess;
+}
+inline const char* cudaGetErrorString(cudaError_t) { return "invalid configuration, stream or device"; }
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes = 0;
@@ -282,7 +324,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
                                const std::common_type_t<Parameters>&... arguments) {
   static_assert((0 + ... + sizeof(Parameters)) <= 32764, "a launch carries 32,764 bytes of arguments");
   if (config->gridDim.x == 0 || config->blockDim.x == 0 || config->blockDim.x > 1024 ||
-      config->dynamicSmemBytes > 48 << 10)
+      config->dynamicSmemBytes > 48 << 10 || config->stream != &cuda_on_host::state().stream ||
+      cuda_on_host::state().guards == 0)
     return cudaErrorInvalidConfiguration;
   cuda_on_host::run([&] { kernel(arguments...); }, config->gridDim.x, config->blockDim.x, config->dynamicSmemBytes);
   return cudaSuccess;

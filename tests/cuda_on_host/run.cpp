@@ -25,6 +25,8 @@ Poisoned& dynamic_shared() {
   return *one;
 }
 
+void stored() { block().threads[block().current].unfenced = true; }
+
 void fail(const std::string& what) {
   Block& b = block();
   b.error = what + " (block " + std::to_string(blockIdx.x) + ", thread " + std::to_string(b.current) + ")";
@@ -129,7 +131,8 @@ void run_block(std::mt19937_64& random) {
   b.epoch = 1;
   for (int i = 0; i < count; i++) {
     Fiber& fiber = b.threads[i];
-    fiber.started = false;
+    fiber.started = fiber.unfenced = false;
+    fiber.fenced = 0;
     fiber.waits = Waits::no;
     getcontext(&fiber.begin);
     fiber.begin.uc_stack.ss_sp = b.stacks[i].data();
@@ -163,10 +166,11 @@ void run(const std::function<void()>& kernel, unsigned grid, unsigned threads, s
   b.threads.resize(threads);
   while (b.stacks.size() < threads) b.stacks.emplace_back(256 << 10);
   dynamic_shared().bytes.resize(shared_bytes);
-  dynamic_shared().shadows.resize(shared_bytes / 4);
+  dynamic_shared().shadows.resize(shared_bytes);
   if (state().most_blocks) grid = std::min(grid, state().most_blocks);
   gridDim = dim3(grid);
   blockDim = dim3(threads);
+  b.shared_bytes = shared_bytes;
   std::mt19937_64 random(state().seed);
   for (const int index : order_of(int(grid), random)) {
     blockIdx = dim3(unsigned(index));
@@ -218,6 +222,7 @@ void cuda_on_host_order(uint64_t seed, unsigned most_blocks) {
   cuda_on_host::state().most_blocks = most_blocks;
 }
 int64_t cuda_on_host_launches() { return cuda_on_host::state().launches; }
+int64_t cuda_on_host_memsets() { return cuda_on_host::state().memsets; }
 
 void cuda_on_host_count(int on) {
   cuda_on_host::state().counting = on;

@@ -11,6 +11,7 @@ from fmkernels import TDLayerNorm, td_layer_norm
 from fmkernels.ops._check import traced
 
 LARGE = 32 << 20  # bytes: more than malloc ever keeps for itself
+AT_ONCE = 1 << 30  # bytes of normed skips on a GPU: the weights behind them are read anew for every few samples
 
 
 class Room(threading.local):
@@ -68,7 +69,8 @@ def side_by_side(norm: TDLayerNorm, skips: list[Tensor], room: Room) -> Iterator
     What is yielded lasts until the next."""
     weight, bias = norm.weight(), norm.bias()
     batch, tokens = skips[0].shape[:2]
-    count = max(1, LARGE // max(tokens * weight.shape[-1] * skips[0].element_size(), 1))
+    most = LARGE if skips[0].is_cpu else AT_ONCE
+    count = max(1, most // max(tokens * weight.shape[-1] * skips[0].element_size(), 1))
     for i in range(0, max(batch, 1), count):
         rows = slice(i, i + count)
         parts = [skip[rows] for skip in skips]
