@@ -16,28 +16,47 @@ from pathlib import Path
 from setuptools import setup
 
 sys.path.insert(0, str(Path(__file__).parent / "csrc"))
-from find_cuda import cuda_home
+from find_cuda import cuda_home, nvcc_version
 
 TORCH_TARGET = "0x020a000000000000"  # the stable ABI of 2.10: one object for every torch from there on
 ARCHITECTURES = "8.0;9.0;10.0;12.0+PTX"  # of tools/cuda_check.py; 8.6 and 8.9 run 8.0's code
+OLD_ARCHITECTURES = "8.0;9.0+PTX"  # what nvcc knew before 12.8
+
+
+def why_no_cuda(home):
+    """Why ``_cuda`` cannot be built here; "" if it can."""
+    import torch
+
+    if not torch.version.cuda:
+        return f"torch {torch.__version__} has no CUDA support: install a CUDA build of it"
+    if home is None:
+        named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+        return f"there is no bin/nvcc in {named}" if named else "no nvcc was found: set CUDA_HOME to the CUDA toolkit"
+    nvcc = nvcc_version(home)
+    if nvcc[0] != int(torch.version.cuda.split(".")[0]):
+        return f"nvcc is of CUDA {nvcc[0]}.{nvcc[1]}, torch of {torch.version.cuda}: make their first numbers the same"
+    return "" if nvcc >= (12, 1) else f"nvcc {nvcc[0]}.{nvcc[1]} is too old: 12.1 or newer is needed"
 
 
 def cuda_extensions(include, libraries):
-    """``_cuda``, or nothing; FORCE_CUDA=1 turns the reason why not into an error."""
+    """``_cuda``, or nothing, with a line that says why; FORCE_CUDA=1 makes that an error."""
     import torch
     from setuptools import Extension
 
-    forced = os.environ.get("FORCE_CUDA")
+    forced = os.environ.get("FORCE_CUDA", "")
+    if forced not in ("", "0", "1"):
+        raise SystemExit(f"fmkernels: FORCE_CUDA must be 0 or 1, got {forced!r}")
     home = cuda_home()
-    why_not = "" if home else "no nvcc: set CUDA_HOME to the CUDA toolkit"
-    if not torch.version.cuda:
-        why_not = f"torch {torch.__version__} has no CUDA support: install a CUDA build of it"
+    why_not = why_no_cuda(home)
     if forced == "1" and why_not:
         raise SystemExit(f"fmkernels: FORCE_CUDA=1, but {why_not}")
     if forced == "0" or why_not:
+        if torch.version.cuda:
+            print(f"fmkernels: _cuda is not built ({why_not or 'FORCE_CUDA=0'}); Triton will serve CUDA tensors")
         return []
     if not torch.cuda.is_available():
-        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", ARCHITECTURES)
+        known = ARCHITECTURES if nvcc_version(home) >= (12, 8) else OLD_ARCHITECTURES
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", known)
     return [
         Extension(
             "fmkernels._cuda",

@@ -24,5 +24,11 @@ def cuda_home() -> Path | None:
     return _checked(Path("/usr/local/cuda"))
 
 
+def nvcc_version(home: Path) -> tuple[int, int]:
+    """(13, 0)"""
+    said = subprocess.run([home / "bin" / "nvcc", "--version"], capture_output=True, text=True, check=True).stdout
+    return tuple(int(part) for part in re.search(r"release (\d+)\.(\d+)", said).groups())
+
+
 def _checked(home: Path) -> Path | None:
     return home if (home / "bin" / "nvcc").exists() else None

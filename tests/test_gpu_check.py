@@ -314,6 +314,7 @@ def fake_sanitizer(tmp_path, monkeypatch):
     def make(script):
         path = tmp_path / "bin" / "compute-sanitizer"
         path.parent.mkdir()
+        (path.parent / "nvcc").touch()
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 

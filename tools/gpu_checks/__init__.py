@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-for _place in ("tests", "benchmarks"):  # the tables and the golden tests; the harness
+for _place in ("tests", "benchmarks", "csrc"):  # the tables and the golden tests; the harness; find_cuda
     if str(ROOT / _place) not in sys.path:
         sys.path.append(str(ROOT / _place))
 

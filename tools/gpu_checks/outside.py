@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from find_cuda import cuda_home
+
 from gpu_checks import ROOT, Result, found
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
@@ -19,11 +21,10 @@ TAIL = 4000  # characters kept of an output
 
 
 def find_sanitizer() -> str | None:
-    """compute-sanitizer on PATH, or in the bin of CUDA_HOME or CUDA_PATH."""
-    homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    return shutil.which(
-        "compute-sanitizer", path=os.pathsep.join([os.environ.get("PATH", "")] + [f"{h}/bin" for h in homes])
-    )
+    """compute-sanitizer on PATH, or beside nvcc."""
+    home = cuda_home()
+    places = [os.environ.get("PATH", "")] + ([str(home / "bin")] if home else [])
+    return shutil.which("compute-sanitizer", path=os.pathsep.join(places))
 
 
 def output_of(command: Sequence[str], seconds: float, **environment: str) -> tuple[int | None, str]:
@@ -66,9 +67,12 @@ def sanitizer(device: str, seconds: float = 900, tools: Sequence[str] = TOOLS) -
         if code not in (0, None):
             wrong.append(f"{tool}: {said}")
         print(f"{tool}: {said}", flush=True)
-    if all(run["said"].startswith("not finished") for run in details.values()):
+    unfinished = [f"{tool} {run['said']}" for tool, run in details.items() if run["said"].startswith("not finished")]
+    if len(unfinished) == len(details):
         return Result("skipped", f"no tool finished in {seconds:g} s", details)
-    return found(wrong, details)
+    result = found(wrong, details)
+    result.why = "; ".join(filter(None, [result.why, *unfinished]))
+    return result
 
 
 def benchmarks(device: str, seconds: float, script: Path = ROOT / "benchmarks" / "run.py") -> Result:

@@ -12,7 +12,7 @@ import torch
 import fmkernels as fk
 from gpu_checks import ROOT, Result, found, told
 
-SIZES = (0, 1, 31, 1025, 4099, 70001)  # zero, odd, a tile and one, several tiles, wider than a norm keeps in registers
+SIZES = (0, 1, 31, 1025, 3008, 4099, 12032, 70001)  # zero, odd, a tile and one, the edges of what a norm keeps, wider
 GOLDEN = {
     "test_tdp": ["test_golden"],
     "test_norm": ["test_golden", "test_golden_edges"],
