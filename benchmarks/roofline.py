@@ -46,9 +46,6 @@ MODELS = {"256 px": "t2i_256px_clip_dimr", "512 px": "t2i_512px_clip_dimr"}
 LAUNCH_US = (4.0, 1.5)
 ROW = 12032  # floats of a row that a norm keeps between its passes, a fourth of it in its backward: csrc/cuda/norm.cuh
 # Launches of each op by the CUDA kernels; the second of the norms' backward adds up partial sums.
-ROW = (
-    12288  # floats of a row that a norm keeps between its passes; a fourth of that in its backward (csrc/cuda/norm.cuh)
-)
 CUDA_LAUNCHES = dict.fromkeys(LAUNCHES, 1) | {"td_norm_backward": 2}
 PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "attention"}  # convolutions are the rest, as in bench_model.py
 OVERWRITES = {"copy_", "fill_", "zero_", "normal_"}  # in place, without reading what was there

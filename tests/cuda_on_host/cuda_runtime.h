@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -61,9 +62,9 @@ struct State {
   bool counting = false;
   uint64_t seed = 0;         // of the order of blocks and threads; 0 is theirs
   unsigned most_blocks = 0;  // a launch gets no more of them: kernels go on in strides of the grid; 0 is no limit
-  int64_t launches = 0, memsets = 0;
-  int guards = 0;  // of the device, now open
-  int stream;      // its address is torch's current stream
+  std::atomic<int64_t> launches{0}, memsets{0};
+  std::atomic<int> guards{0};  // of the device, now open
+  int stream;                  // its address is torch's current stream
 };
 State& state();
 

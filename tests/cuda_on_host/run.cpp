@@ -159,6 +159,7 @@ void run_block(std::mt19937_64& random) {
 
 void run(const std::function<void()>& kernel, unsigned grid, unsigned threads, size_t shared_bytes) {
   const std::lock_guard<std::mutex> one_at_a_time(state().running);
+  const std::lock_guard<std::mutex> nothing_moves(state().allocating);
   Block& b = block();
   state().launches++;
   b.kernel = kernel;
