@@ -1,5 +1,6 @@
 // The norms on a GPU: launches.
 #include "norm.cuh"
+#include "norm_wide.cuh"
 
 #include "launch.h"
 
