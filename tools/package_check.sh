@@ -9,11 +9,11 @@ cd "$scratch"
 quiet() { "$@" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }; }
 
 echo "sdist and wheel"
-cp -r "$root" source && rm -rf source/.git source/.venv* source/build source/dist source/*.egg-info source/fmkernels/*.so
+mkdir source && git -C "$root" ls-files -z --cached --others --exclude-standard | tar -C "$root" --null -T - -cf - | tar -C source -xf -
 (cd source && quiet "$python" -c "from setuptools import build_meta as b; b.build_sdist('$scratch'); b.build_wheel('$scratch')")
 sdist=$(ls fmkernels-*.tar.gz) wheel=$(ls fmkernels-*.whl)
 inside=$(tar tf "$sdist")
-for needed in csrc/cpu/tdp.cpp csrc/cpu/common.h csrc/shared/scalar.h csrc/host.cpp fmkernels/py.typed python/fmpipe/models/dimr.py LICENSE; do
+for needed in csrc/cpu/tdp.cpp csrc/cpu/common.h csrc/shared/scalar.h csrc/cuda/tdp.cu csrc/cuda/device.cuh csrc/find_cuda.py csrc/host.cpp fmkernels/py.typed python/fmpipe/models/dimr.py LICENSE; do
   grep -q "/$needed$" <<<"$inside" || { echo "$sdist lacks $needed"; exit 1; }
 done
 inside=$("$python" -m zipfile -l "$wheel")
