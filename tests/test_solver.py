@@ -389,3 +389,31 @@ def test_golden_sampler(golden):
         lambda x, t, null: model(x, 4 - 8 * t, null)[-1], vectors["euler8_cfg3.x_T"], crossflow(8), guidance=3.0
     )
     assert_close(x, vectors["euler8_cfg3.z"], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("solver", ["euler", "heun", "ab2"])
+def test_step_end_may_replace_the_state(solver):
+    """From the step on: as if sampling began there. ab2 keeps the velocity before, so its field is constant here."""
+    z0, moved = torch.randn(2, 3), torch.randn(2, 3)
+    seen = []
+
+    def step_end(step, x):
+        seen.append((step, x.clone()))
+        x.zero_()  # a copy: it does not matter
+        return moved if step == 2 else None
+
+    x, trace = fk.flow.sample(lambda x, t: torch.ones_like(x), z0, uniform(8), solver=solver, step_end=step_end)
+    torch.testing.assert_close(x, moved + 5 / 8)
+    assert [step for step, _ in seen] == list(range(8))
+    torch.testing.assert_close(seen[1][1], z0 + 2 / 8)
+    assert len(trace) == 8
+
+
+def test_step_end_is_checked():
+    z0 = torch.randn(2, 3)
+    with pytest.raises(ValueError, match="what step_end returns"):
+        fk.flow.sample(lambda x, t: x, z0, uniform(2), step_end=lambda step, x: x[:1])
+    with pytest.raises(TypeError, match="step_end must be callable"):
+        fk.flow.sample(lambda x, t: x, z0, uniform(2), step_end=3)
+    with pytest.raises(ValueError, match="dopri5"):
+        fk.flow.sample(lambda x, t: x, z0, uniform(2), solver="dopri5", step_end=lambda step, x: None)

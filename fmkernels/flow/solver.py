@@ -35,6 +35,7 @@ def sample(
     time_dir: str = "0->1",
     trace: bool | Trace = True,
     callback: Callable[[dict], object] | None = None,
+    step_end: Callable[[int, Tensor], Tensor | None] | None = None,
 ) -> Sample:
     """``dx/dt = gain * velocity(x, t)`` from x = z0 along the schedule. Returns ``(x, trace)``.
 
@@ -47,10 +48,12 @@ def sample(
     adaptive (needs torchdiffeq), takes only the ends from the schedule. time_dir: ``"1->0"`` reverses t and dt.
     trace: a new :class:`Trace` to fill, which also says what non-finite values do (default: raise); False returns none.
     callback: called at every step, before the state moves on, with a dict of ``step t dt x v predicted_endpoint``. x, v
-    and the endpoint (where the straight line along v leads) are copies. No gradients; nothing is read back to the host
-    inside the loop, but by dopri5.
+    and the endpoint (where the straight line along v leads) are copies.
+    step_end: called ``step_end(step, x)`` after every step with a copy of the state; what it returns, if anything, is
+    the state from there on (not with dopri5). No gradients; nothing is read back to the host inside the loop, but by
+    dopri5.
     """
-    plan = _checked(velocity, z0, schedule, solver, guidance, gain, dt_scale, time_dir, trace, callback)
+    plan = _checked(velocity, z0, schedule, solver, guidance, gain, dt_scale, time_dir, trace, callback, step_end)
     x = z0.to(torch.promote_types(z0.dtype, torch.float32), copy=True)
     record = trace if isinstance(trace, Trace) else Trace()
     field = _Field(velocity, z0, guidance)
@@ -78,6 +81,9 @@ def sample(
         else:
             euler_step_(x, v, dt[k], v_uncond=v_null, guidance=1.0 if guidance is None else guidance, **step)
         record.append(k, stats[k], x.dtype, times[k])
+        if step_end and (replaced := step_end(k, x.clone())) is not None:
+            _check.like("sample", "what step_end returns", replaced, "x", x)
+            field.low.copy_(x.copy_(replaced))
     record.check()
     return Sample(x, record if trace is not False else None)
 
@@ -121,10 +127,10 @@ def _seen(k: int, t: float, dt: float, x: Tensor, v: Tensor, left: float) -> dic
     return {"step": k, "t": t, "dt": dt, "x": x.clone(), "v": v.clone(), "predicted_endpoint": x + left * v}
 
 
-def _checked(velocity, z0, schedule, solver, guidance, gain, dt_scale, time_dir, trace, callback) -> Schedule:
+def _checked(velocity, z0, schedule, solver, guidance, gain, dt_scale, time_dir, trace, callback, step_end) -> Schedule:
     """The schedule in the direction asked for, once all arguments are what they must be."""
-    for name, value in (("velocity", velocity), ("callback", callback)):
-        if not callable(value) and not (name == "callback" and value is None):
+    for name, value in (("velocity", velocity), ("callback", callback), ("step_end", step_end)):
+        if not callable(value) and not (name != "velocity" and value is None):
             raise TypeError(f"sample: {name} must be callable, got {type(value).__name__}")
     _check.batched("sample", "z0", z0)
     if not isinstance(schedule, Schedule):
@@ -132,6 +138,8 @@ def _checked(velocity, z0, schedule, solver, guidance, gain, dt_scale, time_dir,
         raise TypeError(f"sample: schedule must be a Schedule, as fmkernels.flow.uniform(50), got {got}")
     if solver not in SOLVERS:
         raise ValueError(f"sample: unknown solver {solver!r}; choose one of {', '.join(SOLVERS)}")
+    if solver == "dopri5" and step_end is not None:
+        raise ValueError("sample: step_end has no place in solver='dopri5', whose steps are its own")
     if time_dir not in ("0->1", "1->0"):
         raise ValueError(f"sample: time_dir must be '0->1' or '1->0', got {time_dir!r}")
     for name, value in (("guidance", guidance), ("gain", gain), ("dt_scale", dt_scale)):
