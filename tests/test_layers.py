@@ -22,6 +22,12 @@ ALLOWED = {
     "fmkernels.env_report": ("fmkernels",),
     "fmkernels": ("fmkernels",),
     "fmpipe.models": ("fmkernels",),
+    "fmpipe.text": (),
+    "fmpipe.vae": ("fmpipe.models",),
+    "fmpipe.scheduler": ("fmkernels",),
+    "fmpipe.pipeline": ("fmkernels", "fmpipe.models", "fmpipe.text", "fmpipe.vae"),
+    "fmpipe.cli": ("fmkernels", "fmpipe.pipeline"),
+    "fmpipe.__main__": ("fmpipe.cli",),
     "fmpipe": ("fmpipe",),
 }
 

@@ -1,0 +1,312 @@
+"""Text to image in one object: prompts, z0, flow, VAE. A diffusers pipeline."""
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from diffusers import DiffusionPipeline
+from diffusers.image_processor import VaeImageProcessor
+from diffusers.utils import BaseOutput
+from torch import Tensor
+
+import fmpipe.text.encoders  # (diffusers finds a pipeline's parts only in modules that are imported)
+import fmpipe.text.meta_query  # noqa: F401
+from fmkernels import flow_pair, reparameterize, velocity_stats
+from fmkernels.flow import SCHEDULES, SOLVERS, Trace, make_schedule, sample
+from fmpipe.models import DiMR, DiT, VariationalHead, load_checkpoint
+from fmpipe.vae import LatentVAE
+
+OUTPUT_TYPES = ("pil", "np", "pt", "latent")
+CLAMP = (-6.0, 6.0)  # of logvar, as in training
+
+
+@dataclass
+class Probe:
+    """A decoded latent as numbers: its range, its contrast (std over pixels), and the latent's rms."""
+
+    low: float
+    high: float
+    contrast: float
+    rms: float
+
+    @classmethod
+    def of(cls, image: Tensor, latent: Tensor) -> "Probe":
+        return cls(image.min().item(), image.max().item(), image.std().item(), latent.square().mean().sqrt().item())
+
+
+@dataclass
+class FlowPipelineOutput(BaseOutput):
+    """images: as ``output_type`` says. trace: of all steps. z0, z1: the latents before and after the flow.
+
+    probes: ``A`` decode(z0), ``B`` the rms of the first step's change, ``C`` decode(z1): the diary's three looks.
+    mu, logvar: of the text head (None if latents were given).
+    """
+
+    images: object
+    trace: Trace
+    probes: dict[str, Probe | float]
+    mu: Tensor | None
+    logvar: Tensor | None
+    z0: Tensor
+    z1: Tensor = field(repr=False)
+
+
+class FlowPipeline(DiffusionPipeline):
+    """prompt -> text states -> (mu, logvar) -> z0 -> flow -> z1 -> picture.
+
+    text_encoder: an encoder of :mod:`fmpipe.text`. text_head: makes mu and logvar of its states. velocity_net: a
+    :class:`fmpipe.models.DiMR` or DiT. vae: a :class:`fmpipe.vae.LatentVAE`. fm_gain: the default gain of the velocity,
+    as :meth:`calibrate_gain` measures it. guidance_scale: the default guidance (None: off).
+    """
+
+    model_cpu_offload_seq = "text_encoder->text_head->velocity_net->vae"
+    _callback_tensor_inputs = ["latents"]  # noqa: RUF012 (diffusers' name and type)
+
+    def __init__(
+        self,
+        text_encoder,
+        text_head: VariationalHead,
+        velocity_net: DiMR | DiT,
+        vae: LatentVAE,
+        fm_gain: float = 1.0,
+        guidance_scale: float | None = None,
+    ):
+        super().__init__()
+        self.register_modules(text_encoder=text_encoder, text_head=text_head, velocity_net=velocity_net, vae=vae)
+        self.register_to_config(fm_gain=fm_gain, guidance_scale=guidance_scale)
+        self.image_processor = VaeImageProcessor(vae_scale_factor=vae.factor)
+
+    @classmethod
+    def from_released(
+        cls, text_encoder, checkpoint: str | Path, vae: str | Path, *, preset: str | None = None, **options
+    ):
+        """The pipeline of released parts: a text encoder (or its folder), a ``.pth`` of both networks, an LDM VAE file.
+
+        preset: of the checkpoint; its file name if left out. options: of the constructor.
+        """
+        from fmpipe.text import load_text_encoder
+
+        name = preset or Path(checkpoint).stem
+        networks = load_checkpoint(checkpoint, name)
+        if isinstance(text_encoder, (str, Path)):
+            text_encoder = load_text_encoder(text_encoder)
+        return cls(text_encoder, networks.text_head, networks.velocity_net, LatentVAE.from_ldm(vae), **options)
+
+    # Text to z0
+
+    @torch.no_grad()
+    def encode(self, prompt: str | Sequence[str], prompt_embeds: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """mu and logvar, (B, C, H, W): of prompts, or of the text states ``prompt_embeds`` (B, L, D)."""
+        if prompt_embeds is not None:
+            mask = None
+        else:
+            prompt_embeds, mask = self.text_encoder([prompt] if isinstance(prompt, str) else list(prompt))
+        head = self.text_head
+        return head(prompt_embeds.to(head.device, head.dtype), None if mask is None else mask.to(head.device))
+
+    def prepare_latents(
+        self,
+        mu: Tensor,
+        logvar: Tensor,
+        z0_mode: str = "sample",
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        align_variance: bool | float = False,
+    ) -> Tensor:
+        """z0 in fp32: a sample of N(mu, exp(logvar)), or mu. align_variance: every sample gets std 1, or this one."""
+        mu, logvar = mu.float(), logvar.float()
+        z0 = mu
+        if z0_mode == "sample":
+            z0 = reparameterize(mu, logvar, eps=_noise(mu, generator), clamp=CLAMP)[0]
+        if align_variance is False:
+            return z0
+        std = z0.flatten(1).std(1).clamp_min(1e-8).view(-1, 1, 1, 1)
+        return z0 * (float(align_variance) / std)
+
+    # The whole way
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        num_inference_steps: int = 50,
+        guidance_scale: float | None = None,
+        schedule: str = "crossflow",
+        solver: str = "euler",
+        num_images_per_prompt: int = 1,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        latents: Tensor | None = None,
+        prompt_embeds: Tensor | None = None,
+        z0_mode: str = "sample",
+        fm_gain: float | None = None,
+        dt_scale: float = 1.0,
+        time_dir: str = "0->1",
+        align_variance: bool | float = False,
+        velocity_dtype: torch.dtype | None = None,
+        output_type: str = "pil",
+        return_dict: bool = True,
+        callback_on_step_end: Callable | None = None,
+        callback_on_step_end_tensor_inputs: Sequence[str] = ("latents",),
+    ) -> FlowPipelineOutput | tuple:
+        """One picture, or ``num_images_per_prompt``, for each prompt.
+
+        Give ``prompt``, or its text states ``prompt_embeds``, or z0 itself as ``latents``. guidance_scale: None is the
+        pipeline's own; ``v = v_null + guidance (v - v_null)`` by one batched forward. schedule, solver: of
+        :mod:`fmkernels.flow`. z0_mode: ``"sample"`` or ``"mean"``. fm_gain: None is the pipeline's own. dt_scale,
+        time_dir, align_variance, velocity_dtype (of the velocity network's forward): the diary's knobs. output_type:
+        ``"pil"``, ``"np"``, ``"pt"`` or ``"latent"``. callback_on_step_end: diffusers', called with (pipeline, step, t,
+        {"latents": x}); a dict with other latents that it returns replaces them.
+        """
+        plan = self.check_inputs(
+            prompt, prompt_embeds, latents, num_inference_steps, schedule, solver, num_images_per_prompt, z0_mode,
+            output_type, generator, callback_on_step_end, callback_on_step_end_tensor_inputs,
+        )  # fmt: skip
+        guidance = self.config.guidance_scale if guidance_scale is None else guidance_scale
+        gain = self.config.fm_gain if fm_gain is None else fm_gain
+
+        # 1. prompts to mu and logvar, 2. to z0
+        mu = logvar = None
+        if latents is None:
+            mu, logvar = (x.repeat_interleave(num_images_per_prompt, 0) for x in self.encode(prompt, prompt_embeds))
+            latents = self.prepare_latents(mu, logvar, z0_mode, generator, align_variance)
+        z0 = latents.to(self.velocity_net.device, torch.float32)
+
+        # 3. the flow
+        z1, trace = self.flow(
+            z0, plan, solver=solver, guidance=guidance, gain=gain, dt_scale=dt_scale, time_dir=time_dir,
+            dtype=velocity_dtype, callback=callback_on_step_end,
+        )  # fmt: skip
+
+        # 4. pictures, and the three looks
+        decoded = self.vae.decode(z1.to(self.vae.dtype)).float()
+        first = self.vae.decode(z0.to(self.vae.dtype)).float()
+        probes = {"A": Probe.of(first, z0), "B": trace.values[0, :, 2].mean().item(), "C": Probe.of(decoded, z1)}
+        images = z1 if output_type == "latent" else self.image_processor.postprocess(decoded, output_type=output_type)
+        self.maybe_free_model_hooks()
+        if not return_dict:
+            return (images, trace)
+        return FlowPipelineOutput(images, trace, probes, mu, logvar, z0, z1)
+
+    def flow(self, z0: Tensor, plan, *, dtype: torch.dtype | None = None, callback: Callable | None = None, **options):
+        """(z1, trace): z0 carried along the velocity. dtype: of the network's forward, its own if None."""
+        net, times, bar = self.velocity_net, plan.t.tolist(), self.progress_bar(total=len(plan))
+
+        def velocity(x, t, null=None):
+            return net.velocity(x.to(net.dtype), t, null=null)
+
+        def step_end(step, x):
+            bar.update()
+            if callback is None:
+                return None
+            return (callback(self, step, times[step], {"latents": x}) or {}).get("latents")
+
+        with bar, _computing_in(net, dtype):
+            adaptive = options.get("solver") == "dopri5"
+            return sample(velocity, z0, plan, step_end=None if adaptive else step_end, **options)
+
+    # Latents as they are
+
+    @torch.no_grad()
+    def interpolate(self, a: str, b: str, n: int = 8, **options) -> FlowPipelineOutput:
+        """n pictures from prompt a to prompt b, along the straight line between their means in the latent."""
+        if not isinstance(n, int) or n < 2:
+            raise ValueError(f"interpolate: n must be at least 2, got {n!r}")
+        mu, _ = self.encode([a, b])
+        way = torch.linspace(0, 1, n, device=mu.device).view(-1, 1, 1, 1)
+        return self(latents=torch.lerp(mu[:1].float(), mu[1:].float(), way), **options)
+
+    @torch.no_grad()
+    def arithmetic(self, add: Sequence[str], subtract: Sequence[str] = (), **options) -> FlowPipelineOutput:
+        """The picture of the sum of some prompts' means less others', brought back to mean 0 and std 1."""
+        if not add:
+            raise ValueError("arithmetic: add must have at least one prompt")
+        mu, _ = self.encode([*add, *subtract])
+        signs = torch.tensor([1.0] * len(add) + [-1.0] * len(subtract), device=mu.device)
+        z = torch.einsum("b,bchw->chw", signs, mu.float())[None]
+        return self(latents=(z - z.mean()) / z.std().clamp_min(1e-8), **options)
+
+    @torch.no_grad()
+    def calibrate_gain(self, images: Tensor, prompts: Sequence[str], *, save: bool = False, seed: int = 0) -> float:
+        """median(|v_target| / |v_pred|) over the pairs at random t, in [-1, 1] pixels: 1 for a network that is not shy.
+
+        save: into the pipeline's config, where it becomes the default ``fm_gain`` (and goes with save_pretrained).
+        """
+        if len(images) != len(prompts) or not len(prompts):
+            raise ValueError(f"calibrate_gain: {len(images)} images for {len(prompts)} prompts")
+        draw = torch.Generator().manual_seed(seed)
+        net = self.velocity_net
+        mu, logvar = self.encode(prompts)
+        z0 = self.prepare_latents(mu, logvar, generator=draw).to(net.device)
+        z1 = self.vae.encode(images.to(self.vae.device, self.vae.dtype), generator=draw).to(z0)
+        t = torch.rand(len(z0), generator=draw).to(z0)
+        x_t, target = flow_pair(t, z0, z1)
+        sums = velocity_stats(net.velocity(x_t.to(net.dtype), t).float(), v_target=target).sums
+        gain = (sums[:, 2] / sums[:, 1].clamp_min(1e-12)).sqrt().median().item()
+        if save:
+            self.register_to_config(fm_gain=gain)
+        return gain
+
+    def check_inputs(
+        self, prompt, prompt_embeds, latents, steps, schedule, solver, count, z0_mode, output_type, generator, callback,
+        callback_inputs,
+    ):  # fmt: skip
+        """The schedule, once all arguments are what they must be; errors name the one that is not."""
+        given = [
+            name
+            for name, x in (("prompt", prompt), ("prompt_embeds", prompt_embeds), ("latents", latents))
+            if x is not None
+        ]
+        if len(given) != 1:
+            raise ValueError(f"give one of prompt, prompt_embeds and latents, got {' and '.join(given) or 'none'}")
+        listed = isinstance(prompt, Sequence) and len(prompt) > 0 and all(isinstance(p, str) for p in prompt)
+        if prompt is not None and not isinstance(prompt, str) and not listed:
+            raise ValueError(f"prompt must be a string or a list of at least one, got {prompt!r}")
+        shape = tuple(self.text_head.config.latent_shape)
+        if latents is not None and (not isinstance(latents, Tensor) or tuple(latents.shape[1:]) != shape):
+            got = tuple(latents.shape) if isinstance(latents, Tensor) else type(latents).__name__
+            raise ValueError(f"latents must be (B, {', '.join(map(str, shape))}), got {got}")
+        for name, value, known in (
+            ("schedule", schedule, SCHEDULES), ("solver", solver, SOLVERS), ("output_type", output_type, OUTPUT_TYPES),
+            ("z0_mode", z0_mode, ("sample", "mean")),
+        ):  # fmt: skip
+            if value not in known:
+                raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"num_images_per_prompt must be at least 1, got {count!r}")
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise ValueError(f"num_inference_steps must be at least 1, got {steps!r}")
+        if isinstance(generator, Sequence) and prompt is not None:
+            wanted = count * (1 if isinstance(prompt, str) else len(prompt))
+            if len(generator) != wanted:
+                raise ValueError(f"generator must be one, or one for each of {wanted} images, got {len(generator)}")
+        if callback is not None and not callable(callback):
+            raise TypeError(f"callback_on_step_end must be callable, got {type(callback).__name__}")
+        if unknown := set(callback_inputs) - set(self._callback_tensor_inputs):
+            raise ValueError(f"callback_on_step_end_tensor_inputs: there is no {unknown.pop()!r}, only 'latents'")
+        return make_schedule(schedule, steps)
+
+
+@contextmanager
+def _computing_in(net: torch.nn.Module, dtype: torch.dtype | None):
+    """The network's forward in another dtype: its weights widened for a while, or autocast to a narrower one."""
+    own = net.dtype
+    if dtype in (None, own):
+        yield
+    elif torch.promote_types(dtype, own) != dtype:
+        with torch.autocast(net.device.type, dtype=dtype):
+            yield
+    else:
+        net.to(dtype)
+        try:
+            yield
+        finally:
+            net.to(own)  # exactly what they were
+
+
+def _noise(like: Tensor, generator: torch.Generator | Sequence[torch.Generator] | None) -> Tensor:
+    """N(0, 1) as ``like``, drawn where the generator lives; of several generators one for each sample."""
+    if isinstance(generator, Sequence):
+        return torch.cat([_noise(x[None], g) for x, g in zip(like, generator, strict=True)])
+    device = "cpu" if generator is None else generator.device
+    return torch.randn(like.shape, generator=generator, device=device, dtype=torch.float32).to(like.device)

@@ -1,0 +1,294 @@
+"""FlowPipeline on tiny random parts: the contract of its arguments and outputs, not what it draws."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from diffusers import AutoencoderKL
+from safetensors.torch import load_file
+from test_text import SMALL, tokenizer
+from transformers import CLIPTextConfig, CLIPTextModel
+
+from fmkernels.flow import crossflow, sample
+from fmpipe.models import build
+from fmpipe.pipeline import FlowPipeline
+from fmpipe.text import CLIPText
+from fmpipe.vae import LatentVAE
+
+STEPS = 3
+
+
+def tiny_vae():
+    torch.manual_seed(0)
+    model = AutoencoderKL(
+        down_block_types=["DownEncoderBlock2D"] * 2,
+        up_block_types=["UpDecoderBlock2D"] * 2,
+        block_out_channels=[16, 16],
+        layers_per_block=1,
+        norm_num_groups=4,
+        latent_channels=4,
+    )
+    return LatentVAE.from_diffusers(model, scaling_factor=0.23010)
+
+
+def tiny_clip():
+    config = CLIPTextConfig(**SMALL, hidden_size=64, max_position_embeddings=16, bos_token_id=1, eos_token_id=2)
+    return CLIPText(CLIPTextModel(config), tokenizer("[BOS] $A [EOS]"), tokens=16)
+
+
+@pytest.fixture(scope="module")
+def pipe():
+    torch.manual_seed(0)
+    networks, encoder = build("small_dimr").eval(), tiny_clip()
+    with torch.no_grad():
+        for p in networks.parameters():
+            p.add_(0.05 * torch.randn_like(p))  # so that the text shows
+    made = FlowPipeline(encoder, networks.text_head, networks.velocity_net, tiny_vae())
+    made.set_progress_bar_config(disable=True)
+    return made
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def run(pipe, prompt="a cat", **options):
+    options = {"num_inference_steps": STEPS, "generator": seeded(), "output_type": "pt"} | options
+    return pipe(prompt, **options)
+
+
+def test_the_whole_way_is_its_parts(pipe):
+    out = run(pipe, guidance_scale=2.0)
+    mu, logvar = pipe.encode("a cat")
+    torch.testing.assert_close(out.mu, mu)
+    z0 = pipe.prepare_latents(mu, logvar, generator=seeded())
+    torch.testing.assert_close(out.z0, z0)
+    z1, _ = sample(pipe.velocity_net.velocity, z0, crossflow(STEPS), guidance=2.0)
+    torch.testing.assert_close(out.z1, z1)
+    torch.testing.assert_close(out.images, (pipe.vae.decode(z1) / 2 + 0.5).clamp(0, 1))
+    assert len(out.trace) == STEPS
+    assert out.probes["A"].rms == pytest.approx(z0.square().mean().sqrt().item(), rel=1e-5)
+    assert out.probes["C"].rms == pytest.approx(z1.square().mean().sqrt().item(), rel=1e-5)
+    assert out.probes["C"].low < out.probes["C"].high
+    assert out.probes["B"] > 0
+
+
+@pytest.mark.parametrize(
+    ("output_type", "check"),
+    [
+        ("pil", lambda x: x[0].size == (16, 16)),
+        ("np", lambda x: isinstance(x, np.ndarray) and x.shape == (1, 16, 16, 3)),
+        ("pt", lambda x: x.shape == (1, 3, 16, 16) and 0 <= x.min() <= x.max() <= 1),
+        ("latent", lambda x: x.shape == (1, 4, 8, 8)),
+    ],
+)
+def test_every_output_type(pipe, output_type, check):
+    assert check(run(pipe, output_type=output_type).images)
+
+
+def test_a_tuple_on_request(pipe):
+    images, trace = run(pipe, return_dict=False)
+    assert images.shape == (1, 3, 16, 16)
+    assert len(trace) == STEPS
+
+
+def test_seeds_reproduce_and_differ(pipe):
+    first, again, other = (run(pipe, generator=seeded(s)).z1 for s in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other)
+
+
+def test_a_batch_agrees_with_prompts_one_by_one(pipe):
+    prompts = ["a cat", "a red dog on the moon", "house"]
+    together = run(pipe, prompts, generator=[seeded(i) for i in range(3)])
+    for i, prompt in enumerate(prompts):
+        alone = run(pipe, prompt, generator=[seeded(i)])
+        torch.testing.assert_close(together.z1[i : i + 1], alone.z1, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(together.mu[0], together.mu[1])
+
+
+def test_several_images_of_a_prompt(pipe):
+    out = run(pipe, ["a cat", "house"], num_images_per_prompt=2, generator=[seeded(i) for i in range(4)])
+    assert out.images.shape == (4, 3, 16, 16)
+    assert torch.equal(out.mu[0], out.mu[1])
+    assert not torch.allclose(out.z0[0], out.z0[1])
+
+
+def test_guidance_by_one_batched_forward_equals_two(pipe):
+    z0 = torch.randn(2, 4, 8, 8)
+    out = run(pipe, None, latents=z0, guidance_scale=3.0)
+    net, x = pipe.velocity_net, z0.clone()
+    for t, dt in crossflow(STEPS):
+        at = torch.full((2,), t)
+        v, v_null = (net.velocity(x, at, null=torch.full((2,), null)) for null in (False, True))
+        x = x + dt * (v_null + 3.0 * (v - v_null))
+    torch.testing.assert_close(out.z1, x, atol=1e-4, rtol=1e-4)
+    assert out.mu is None
+
+
+@pytest.mark.parametrize(
+    "knob",
+    [
+        {"fm_gain": 1.5},
+        {"dt_scale": 0.5},
+        {"time_dir": "1->0"},
+        {"align_variance": True},
+        {"z0_mode": "mean"},
+        {"guidance_scale": 4.0},
+        {"solver": "heun", "schedule": "uniform"},
+        {"schedule": "logit_normal"},
+        {"velocity_dtype": torch.bfloat16},
+    ],
+    ids=lambda k: "-".join(k),
+)
+def test_every_knob_turns_something(pipe, knob):
+    before = {k: v.clone() for k, v in pipe.velocity_net.state_dict().items()}
+    plain, turned = run(pipe), run(pipe, **knob)
+    assert not torch.allclose(plain.z1, turned.z1, atol=1e-7)
+    assert all(torch.equal(v, before[k]) for k, v in pipe.velocity_net.state_dict().items())
+    if "velocity_dtype" in knob:
+        torch.testing.assert_close(turned.z1, plain.z1, atol=0.05, rtol=0.05)
+
+
+def test_an_fp32_forward_of_a_bf16_network(pipe):
+    """Widened for the while and put back: closer to the fp32 network than its own bf16 forward."""
+    net, z0 = pipe.velocity_net, torch.randn(2, 4, 8, 8)
+    exact = run(pipe, None, latents=z0).z1
+    try:
+        net.to(torch.bfloat16)
+        rounded = run(pipe, None, latents=z0, velocity_dtype=torch.float32)
+        own = run(pipe, None, latents=z0)
+        assert net.dtype == torch.bfloat16
+    finally:
+        net.to(torch.float32)
+    assert rounded.z1.dtype == own.z1.dtype == torch.float32
+    assert (rounded.z1 - exact).abs().mean() < (own.z1 - exact).abs().mean()
+
+
+def test_aligned_variance(pipe):
+    assert run(pipe, align_variance=True).z0.std().item() == pytest.approx(1, abs=1e-4)
+    assert run(pipe, align_variance=0.5).z0.std().item() == pytest.approx(0.5, abs=1e-4)
+
+
+def test_callbacks_see_and_may_replace_the_latents(pipe):
+    seen = []
+
+    def replace(pipeline, step, t, tensors):
+        assert pipeline is pipe
+        seen.append((step, t, tensors["latents"].clone()))
+        return {"latents": torch.zeros_like(tensors["latents"])} if step == STEPS - 1 else {}
+
+    out = run(pipe, callback_on_step_end=replace)
+    assert [step for step, *_ in seen] == list(range(STEPS))
+    assert [t for _, t, _ in seen] == crossflow(STEPS).t.tolist()
+    assert out.z1.eq(0).all()
+
+
+def test_prompt_embeds_stand_for_the_prompt(pipe):
+    states, mask = pipe.text_encoder(["a cat"])
+    assert mask.shape == states.shape[:2]
+    out = run(pipe, None, prompt_embeds=states)
+    expected = pipe.text_head(states)[0]
+    torch.testing.assert_close(out.mu, expected)
+
+
+def test_interpolation_has_the_prompts_at_its_ends(pipe):
+    out = pipe.interpolate("a cat", "house", 3, num_inference_steps=STEPS, output_type="latent")
+    ends = pipe.encode(["a cat", "house"])[0]
+    torch.testing.assert_close(out.z0[[0, 2]], ends)
+    torch.testing.assert_close(out.z0[1], ends.mean(0))
+
+
+def test_arithmetic_is_restandardised(pipe):
+    out = pipe.arithmetic(["a cat", "house"], ["a dog"], num_inference_steps=STEPS, output_type="latent")
+    a, b, c = pipe.encode(["a cat", "house", "a dog"])[0]
+    z = a + b - c
+    torch.testing.assert_close(out.z0[0], (z - z.mean()) / z.std())
+
+
+def test_calibration_finds_the_gain_and_keeps_it(pipe, monkeypatch):
+    """A network that predicts the right direction at a quarter of the speed has gain 4."""
+    images, prompts = torch.rand(4, 3, 16, 16) * 2 - 1, ["a", "b", "c", "d"]
+    targets = []
+    real = pipe.vae.encode
+
+    def encode(*args, **kwargs):
+        targets.append(real(*args, **kwargs))
+        return targets[-1]
+
+    def velocity(x, t, **_):
+        t = t.view(-1, 1, 1, 1)
+        z1 = targets[-1]
+        return 0.25 * (z1 - x) / (1 - t * (1 - 1e-5))
+
+    monkeypatch.setattr(pipe.vae, "encode", encode)
+    monkeypatch.setattr(pipe.velocity_net, "velocity", velocity)
+    assert pipe.calibrate_gain(images, prompts) == pytest.approx(4, rel=0.01)
+    assert pipe.config.fm_gain == 1.0
+    pipe.calibrate_gain(images, prompts, save=True)
+    assert pipe.config.fm_gain == pytest.approx(4, rel=0.01)
+    pipe.register_to_config(fm_gain=1.0)
+
+
+def test_saved_and_loaded_it_has_the_same_bits_and_draws_the_same(pipe, tmp_path):
+    pipe.save_pretrained(tmp_path)
+    names = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
+    assert ".safetensors" in names
+    assert not names & {".bin", ".pth", ".pt"}
+    assert json.loads((tmp_path / "model_index.json").read_text())["_class_name"] == "FlowPipeline"
+    again = FlowPipeline.from_pretrained(tmp_path)
+    again.set_progress_bar_config(disable=True)
+    for name, part in pipe.components.items():
+        state = again.components[name].state_dict()
+        assert state.keys() == part.state_dict().keys()
+        assert all(torch.equal(state[key], value) for key, value in part.state_dict().items()), name
+    assert again.config.fm_gain == pipe.config.fm_gain
+    # Products of the same numbers at other addresses may differ in the last bit.
+    torch.testing.assert_close(run(again).images, run(pipe).images, atol=1e-6, rtol=0)
+
+
+WRONG = {
+    "nothing": ({"prompt": None}, "give one of prompt"),
+    "two": ({"latents": torch.zeros(1, 4, 8, 8)}, "prompt and latents"),
+    "prompt": ({"prompt": []}, "prompt must be"),
+    "prompt of numbers": ({"prompt": [1]}, "prompt must be"),
+    "latents": ({"prompt": None, "latents": torch.zeros(1, 4, 4, 4)}, r"latents must be \(B, 4, 8, 8\)"),
+    "steps": ({"num_inference_steps": 0}, "num_inference_steps must be"),
+    "schedule": ({"schedule": "linear"}, "unknown schedule 'linear'; choose one of"),
+    "solver": ({"solver": "rk4"}, "unknown solver 'rk4'"),
+    "output_type": ({"output_type": "png"}, "unknown output_type 'png'"),
+    "z0_mode": ({"z0_mode": "mode"}, "unknown z0_mode"),
+    "count": ({"num_images_per_prompt": 0}, "num_images_per_prompt must be"),
+    "generators": ({"generator": [torch.Generator()] * 2}, "one for each of 1 images, got 2"),
+    "callback": ({"callback_on_step_end": 3}, "callback_on_step_end must be callable"),
+    "callback inputs": ({"callback_on_step_end_tensor_inputs": ["noise"]}, "there is no 'noise'"),
+    "time_dir": ({"time_dir": "up"}, "time_dir must be"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_calls_name_the_argument(pipe, what):
+    options, message = WRONG[what]
+    with pytest.raises((ValueError, TypeError), match=message):
+        run(pipe, **{"prompt": "a cat", **options})
+
+
+def test_released_parts_load_with_one_call(tmp_path):
+    """A text encoder's folder, a .pth of both networks, an LDM autoencoder's file."""
+    torch.manual_seed(0)
+    networks, encoder = build("tiny_dimr"), tiny_clip()
+    encoder.save_pretrained(tmp_path / "clip")
+    torch.save(networks.state_dict(), tmp_path / "tiny_dimr.pth")
+    golden = load_file(Path(__file__).parent / "golden" / "ldm_vae_tiny.safetensors")
+    weights = {k.removeprefix("state."): v for k, v in golden.items() if k.startswith("state.")}
+    torch.save(weights, tmp_path / "autoencoder_kl.pth")
+    pipe = FlowPipeline.from_released(tmp_path / "clip", tmp_path / "tiny_dimr.pth", tmp_path / "autoencoder_kl.pth")
+    pipe.set_progress_bar_config(disable=True)
+    assert pipe.vae.config.scaling_factor == 0.23010
+    states = torch.randn(1, 7, 64)
+    out = pipe(prompt_embeds=states, num_inference_steps=1, output_type="pt")
+    assert out.images.shape == (1, 3, 64, 64)
+    with pytest.raises(ValueError, match="unknown preset 'other'"):
+        FlowPipeline.from_released(encoder, tmp_path / "tiny_dimr.pth", tmp_path / "autoencoder_kl.pth", preset="other")
