@@ -1,5 +1,6 @@
 """The command fmpipe on a tiny random pipeline: what it writes, what it says, how it ends."""
 
+import os
 import re
 import subprocess
 import sys
@@ -31,12 +32,12 @@ def test_help_imports_nothing_heavy():
     code = "import sys, fmpipe.cli; print({'torch', 'diffusers', 'transformers', 'PIL'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
     said = run("--help").output
-    assert all(command in said for command in ("generate", "interpolate", "arith", "info"))
+    assert all(command in said for command in ("generate", "sweep", "interpolate", "arith", "info"))
 
 
 def test_generate_writes_the_picture_and_prints_the_trace(folder, tmp_path):
     place = tmp_path / "cat.png"
-    result = run("generate", folder, "a red cat", "--steps", 3, "--out", place, "--trace")
+    result = run("generate", "a red cat", "--pipeline", folder, "--steps", 3, "--out", place, "--trace")
     assert result.exit_code == 0, result.output
     assert Image.open(place).size == (16, 16)
     assert len(re.findall(r"^step\d+: \|x\|=\d+\.\d{4}, \|v\|=\d+\.\d{4}, dt=\d\.\d{4}$", result.stdout, re.M)) == 3
@@ -45,18 +46,17 @@ def test_generate_writes_the_picture_and_prints_the_trace(folder, tmp_path):
 
 def test_several_prompts_and_a_file_make_a_folder(folder, tmp_path):
     (tmp_path / "prompts.txt").write_text("a cat\n\nthe moon\n")
-    result = run(
-        "generate", folder, f"@{tmp_path / 'prompts.txt'}", "a dog", "--steps", 1, "--n", 2, "--out", tmp_path / "x.png"
-    )
+    options = ["--prompts", tmp_path / "prompts.txt", "--steps", 1, "--n", 2, "--batch", 4, "--out", tmp_path / "x.png"]
+    result = run("generate", "a dog", "--pipeline", folder, *options)
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in (tmp_path / "x").iterdir()) == [f"{i:04d}.png" for i in range(6)]
 
 
 def test_a_prompts_noise_is_its_own(folder, tmp_path):
     """The same picture whatever else is in the batch; another for another seed."""
-    run("generate", folder, "a cat", "the moon", "--steps", 2, "--out", tmp_path / "both")
+    run("generate", "a cat", "the moon", "--pipeline", folder, "--steps", 2, "--out", tmp_path / "both")
     for name, seed in (("alone.png", 0), ("other.png", 1)):
-        run("generate", folder, "the moon", "--steps", 2, "--seed", seed, "--out", tmp_path / name)
+        run("generate", "the moon", "--pipeline", folder, "--steps", 2, "--seed", seed, "--out", tmp_path / name)
     both, alone, other = (
         torch.frombuffer(bytearray(Image.open(tmp_path / name).tobytes()), dtype=torch.uint8).int()
         for name in ("both/0001.png", "alone.png", "other.png")
@@ -67,38 +67,81 @@ def test_a_prompts_noise_is_its_own(folder, tmp_path):
     assert len(draws) == 8
 
 
-def test_interpolate_and_arith(folder, tmp_path):
-    assert (
-        run("interpolate", folder, "a cat", "moon", "--n", 4, "--steps", 1, "--out", tmp_path / "row.png").exit_code
-        == 0
+def test_interpolate_arith_and_sweep(folder, tmp_path):
+    where = ["--pipeline", folder, "--steps", 1, "--out"]
+    for arguments, size in (
+        (["interpolate", "a cat", "moon", "--n", 4], (64, 16)),
+        (["arith", "--add", "a cat", "--add", "moon", "--subtract", "a"], (16, 16)),
+        (["sweep", "a cat", "--dt-scale", "0.5,1", "--gain", "1,2,4"], (3 * 128, 4 * (128 + 14))),
+    ):
+        result = run(*arguments, *where, tmp_path / "picture.png")
+        assert result.exit_code == 0, result.output
+        assert Image.open(tmp_path / "picture.png").size == size
+
+
+def test_the_page_is_whole_in_itself(folder, tmp_path):
+    place = tmp_path / "run.html"
+    run(
+        "generate", "a <b>cat</b>", "moon", "--pipeline", folder, "--steps", 2, "--out", tmp_path / "x", "--html", place
     )
-    assert Image.open(tmp_path / "row.png").size == (64, 16)
-    sums = run(
-        "arith", folder, "--add", "a cat", "--add", "moon", "--subtract", "a", "--steps", 1, "--out", tmp_path / "s.png"
-    )
-    assert sums.exit_code == 0, sums.output
-    assert Image.open(tmp_path / "s.png").size == (16, 16)
+    text = place.read_text()
+    assert text.count("data:image/png;base64,") == 3  # two pictures and the plot
+    assert "a &lt;b&gt;cat&lt;/b&gt;" in text
+    assert "step1: |x|=" in text
+    assert not re.search(r'(?:src|href)="(?!data:)', text)
 
 
 def test_info_names_the_parts(folder):
-    said = run("info", folder).output
+    said = run("info", "--pipeline", folder).output
     for word in ("text_encoder", "CLIPText", "velocity_net", "DiMR", "0.2301", "sha256"):
         assert word in said
+
+
+def test_two_processes_share_the_prompts_and_draw_the_same(folder, tmp_path):
+    """torchrun with gloo's environment alone: ranks need not speak to each other."""
+    prompts = ["a cat", "the moon", "a red house"]
+    (tmp_path / "prompts").write_text("\n".join(prompts))
+    arguments = ["generate", "--prompts", tmp_path / "prompts", "--pipeline", folder, "--steps", "2", "--out"]
+    run(*arguments, tmp_path / "one")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "fmpipe"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    two = subprocess.run([*command, *map(str, arguments), str(tmp_path / "two")], env=environment, capture_output=True)
+    assert two.returncode == 0, two.stderr.decode()
+    for k in range(3):
+        one, other = (
+            torch.frombuffer(bytearray(Image.open(tmp_path / run / f"{k:04d}.png").tobytes()), dtype=torch.uint8).int()
+            for run in ("one", "two")
+        )
+        assert (one - other).abs().max() <= 1
+
+
+@pytest.mark.filterwarnings("ignore:the pipeline 'default'")
+def test_the_default_stands_in_and_says_so(tmp_path):
+    pytest.importorskip("transformers")
+    result = run("generate", "a cat", "--steps", 1, "--out", tmp_path / "x.png")
+    assert result.exit_code == 0, result.output
+    assert Image.open(tmp_path / "x.png").size == (64, 64)
+    with pytest.warns(UserWarning, match="no trained weights yet"):
+        first = FlowPipeline.from_pretrained("default")
+    with pytest.warns(UserWarning, match="no trained weights yet"):
+        again = FlowPipeline.from_pretrained("default")
+    assert all(torch.equal(a, b) for a, b in zip(first.vae.parameters(), again.vae.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["generate", "nowhere", "a"], "no pipeline in 'nowhere'"),
-        (["generate", "FOLDER", "a", "--solver", "rk4"], "unknown solver 'rk4'"),
-        (["generate", "FOLDER", "a", "--dtype", "int8"], "--dtype must be one of"),
-        (["generate", "FOLDER", "@missing.txt"], "no file missing.txt"),
-        (["generate", "FOLDER", "a", "--time-dir", "up"], "time_dir must be"),
-        (["generate", "FOLDER", "a", "--velocity-dtype", "int8"], "--velocity-dtype must be"),
+        (["a", "--pipeline", "nowhere"], "no pipeline in 'nowhere'"),
+        (["a", "--solver", "rk4"], "unknown solver 'rk4'"),
+        (["a", "--dtype", "int8"], "--dtype must be one of"),
+        (["--prompts", "missing.txt"], "no file missing.txt"),
+        ([], "no prompt given"),
+        (["a", "--time-dir", "up"], "time_dir must be"),
+        (["a", "--velocity-dtype", "int8"], "--velocity-dtype must be"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(folder, arguments, said):
-    result = run(*(folder if a == "FOLDER" else a for a in arguments))
+    result = run("generate", *([] if "nowhere" in arguments else ["--pipeline", folder]), *arguments)
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
     assert "Traceback" not in result.output

@@ -25,8 +25,10 @@ ALLOWED = {
     "fmpipe.text": (),
     "fmpipe.vae": ("fmpipe.models",),
     "fmpipe.scheduler": ("fmkernels",),
-    "fmpipe.pipeline": ("fmkernels", "fmpipe.models", "fmpipe.text", "fmpipe.vae"),
-    "fmpipe.cli": ("fmkernels", "fmpipe.pipeline"),
+    "fmpipe.bundled": ("fmpipe.models", "fmpipe.text", "fmpipe.vae"),
+    "fmpipe.pipeline": ("fmkernels", "fmpipe.bundled", "fmpipe.models", "fmpipe.text", "fmpipe.vae"),
+    "fmpipe.page": (),
+    "fmpipe.cli": ("fmkernels", "fmpipe.bundled", "fmpipe.page", "fmpipe.pipeline"),
     "fmpipe.__main__": ("fmpipe.cli",),
     "fmpipe": ("fmpipe",),
 }

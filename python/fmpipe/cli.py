@@ -1,5 +1,6 @@
 """The command ``fmpipe``. Nothing heavy is imported before a command runs: ``--help`` answers at once."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -8,21 +9,24 @@ from rich.console import Console
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="rich", help=(
     "Text to image by flow matching: prompts become z0, a velocity field carries z0 to z1, a VAE decodes it.\n\n"
-    "A pipeline is a folder, as FlowPipeline.save_pretrained writes it.\n\n"
-    "[b]fmpipe generate my-pipeline \"a red cat\" --steps 50 --out cat.png --trace[/b]"
+    "A pipeline is a folder, as FlowPipeline.save_pretrained writes it; without one the default is used.\n\n"
+    "[b]fmpipe generate \"a red cat\" --pipeline my-folder --steps 50 --out cat.png --trace[/b]"
 ))  # fmt: skip
 out, err = Console(), Console(stderr=True)
 
-Pipeline = Annotated[str, typer.Argument(help="folder of a pipeline", show_default=False)]
-Steps = Annotated[int, typer.Option(min=1, help="steps of the solver")]
+KINDS = ("float32", "bfloat16", "float16")
+Prompts = Annotated[list[str] | None, typer.Argument(help="one or several, in quotes", show_default=False)]
+Pipeline = Annotated[str, typer.Option(help="folder of a pipeline, or the name of one that comes with fmpipe")]
+Steps = Annotated[int, typer.Option(min=1, help="of the solver")]
 Solver = Annotated[str, typer.Option(help="euler, heun, ab2 or dopri5")]
 Schedule = Annotated[str, typer.Option(help="crossflow, logit_normal, uniform, midpoint or shifted")]
 Guidance = Annotated[float | None, typer.Option(help="guidance scale; the pipeline's own if left out")]
-Seed = Annotated[int, typer.Option(help="of the noise; each prompt's depends on the prompt and on this")]
+Seed = Annotated[int, typer.Option(help="of the noise; each picture's depends on its prompt and on this")]
 Dtype = Annotated[str, typer.Option(help="of the networks: float32, bfloat16 or float16")]
-Gain = Annotated[float | None, typer.Option(help="gain of the velocity; the pipeline's own if left out")]
-Out = Annotated[Path, typer.Option(help="the picture, or a folder for several")]
-Lines = Annotated[bool, typer.Option("--trace", help="print |x|, |v| and dt of every step, as the diary does")]
+
+
+def _out(text: str) -> object:
+    return Annotated[Path, typer.Option("--out", help=text)]
 
 
 def _fail(message: object) -> typer.Exit:
@@ -31,23 +35,29 @@ def _fail(message: object) -> typer.Exit:
     return typer.Exit(2)
 
 
-def _load(folder: str, dtype: str):
+def _kind(option: str, name: str | None):
     import torch
 
+    if name is not None and name not in KINDS:
+        raise _fail(f"{option} must be one of {', '.join(KINDS)}, got {name!r}")
+    return None if name is None else getattr(torch, name)
+
+
+def _load(name: str, dtype: str = "float32"):
+    kind = _kind("--dtype", dtype)
+    import torch
+
+    from fmpipe.bundled import BUNDLED
     from fmpipe.pipeline import FlowPipeline
 
-    kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if dtype not in kinds:
-        raise _fail(f"--dtype must be one of {', '.join(kinds)}, got {dtype!r}")
-    if not (Path(folder) / "model_index.json").is_file():
-        raise _fail(f"no pipeline in {folder!r}: a folder with a model_index.json is needed")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in BUNDLED and not (Path(name) / "model_index.json").is_file():
+        raise _fail(f"no pipeline in {name!r}: a folder with a model_index.json is needed, or {', '.join(BUNDLED)}")
     try:
-        pipe = FlowPipeline.from_pretrained(folder, torch_dtype=kinds[dtype]).to(device)
+        pipe = FlowPipeline.from_pretrained(name, torch_dtype=kind)
     except (OSError, ValueError, RuntimeError) as error:
-        raise _fail(f"{folder} cannot be loaded: {error}") from None
+        raise _fail(f"{name} cannot be loaded: {error}") from None
     pipe.set_progress_bar_config(disable=True)
-    return pipe
+    return pipe.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def noise_of(prompt: str, seed: int, index: int = 0):
@@ -64,19 +74,15 @@ def _run(call, steps: int, **options):
     """``call(**options)`` under a progress bar with the live |x|; what is wrong with the arguments ends the command."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("flow"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, transient=True) as progress:
+    state = TextColumn("{task.fields[state]}")
+    with Progress(
+        TextColumn("flow"), BarColumn(), MofNCompleteColumn(), state, TimeRemainingColumn(), console=err, transient=True
+    ) as progress:
         task = progress.add_task("flow", total=steps, state="")
 
         def shown(pipe, step, t, tensors):
-            x = tensors["latents"].float().abs().mean().item()
-            progress.update(task, advance=1, state=f"t={t:.2f} |x|={x:.4f}")
+            size = tensors["latents"].float().abs().mean().item()
+            progress.update(task, advance=1, state=f"t={t:.2f} |x|={size:.4f}")
             return {}
 
         watched = {} if options.get("solver") == "dopri5" else {"callback_on_step_end": shown}
@@ -86,117 +92,166 @@ def _run(call, steps: int, **options):
             raise _fail(error) from None
 
 
-def _save(images, place: Path, names: list[str]) -> None:
-    """One picture under the name itself, several in a folder of that name; never half a file."""
-    paths = [place] if len(images) == 1 and place.suffix else [place / f"{name}.png" for name in names]
-    for image, path in zip(images, paths, strict=True):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.part")
-        image.save(part, format="JPEG" if path.suffix.lower() in (".jpg", ".jpeg") else "PNG")
-        part.replace(path)
-        out.print(f"written: {path}", highlight=False)
+def _save(image, path: Path) -> None:
+    """Never half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    image.save(part, format="JPEG" if path.suffix.lower() in (".jpg", ".jpeg") else "PNG")
+    part.replace(path)
+    out.print(f"written: {path}", highlight=False)
+
+
+def _texts(prompts: list[str] | None, file: Path | None) -> list[str]:
+    """The prompts given, then those of the file, one a line."""
+    texts = list(prompts or [])
+    if file is not None:
+        if not file.is_file():
+            raise _fail(f"no file {file} of prompts")
+        texts += [line.strip() for line in file.read_text().splitlines() if line.strip()]
+    if not texts:
+        raise _fail('no prompt given: fmpipe generate "a red cat", or --prompts file')
+    return texts
 
 
 @app.command()
 def generate(
-    pipeline: Pipeline,
-    prompts: Annotated[list[str], typer.Argument(help="prompts, or @file with one a line", show_default=False)],
+    prompt: Prompts = None,
+    pipeline: Pipeline = "default",
+    prompts: Annotated[Path | None, typer.Option(help="a file with one a line")] = None,
     steps: Steps = 50,
     solver: Solver = "euler",
     schedule: Schedule = "crossflow",
     guidance: Guidance = None,
     seed: Seed = 0,
     n: Annotated[int, typer.Option(min=1, help="pictures of each prompt")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="pictures at a time; finished ones are on disk")] = 8,
     dtype: Dtype = "float32",
-    fm_gain: Gain = None,
+    fm_gain: Annotated[float | None, typer.Option(help="of the velocity; the pipeline's own if left out")] = None,
     dt_scale: Annotated[float, typer.Option(help="factor of every step")] = 1.0,
     time_dir: Annotated[str, typer.Option(help="'0->1', or '1->0' for t and dt reversed")] = "0->1",
     align_variance: Annotated[bool, typer.Option(help="set every z0's std to 1")] = False,
     velocity_dtype: Annotated[str | None, typer.Option(help="of the velocity network's forward")] = None,
-    place: Annotated[Path, typer.Option("--out", help="the picture, or a folder for several")] = Path("out.png"),
-    trace: Lines = False,
+    place: _out("the picture; of several, a folder") = Path("out.png"),
+    trace: Annotated[bool, typer.Option("--trace", help="print |x|, |v| and dt of every step")] = False,
+    html: Annotated[Path | None, typer.Option(help="write one page with pictures, trace, probes, settings")] = None,
 ) -> None:
-    """Pictures of prompts."""
-    import torch
+    """Pictures of prompts.
 
-    texts = [line for prompt in prompts for line in _lines(prompt)]
-    if not texts:
-        raise _fail("no prompt given")
-    if velocity_dtype not in (None, "float32", "bfloat16", "float16"):
-        raise _fail(f"--velocity-dtype must be float32, bfloat16 or float16, got {velocity_dtype!r}")
+    Under torchrun the prompts are shared out: [b]torchrun --nproc-per-node 2 -m fmpipe generate --prompts file[/b]
+    """
+    texts = _texts(prompt, prompts)
+    work = [(text, i) for text in texts for i in range(n)]
+    names = [place] if len(work) == 1 else [place.with_suffix("") / f"{k:04d}.png" for k in range(len(work))]
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    options = {
+        "solver": solver,
+        "schedule": schedule,
+        "guidance_scale": guidance,
+        "fm_gain": fm_gain,
+        "dt_scale": dt_scale,
+        "time_dir": time_dir,
+        "align_variance": align_variance,
+        "velocity_dtype": _kind("--velocity-dtype", velocity_dtype),
+    }
     pipe = _load(pipeline, dtype)
-    result = _run(
-        pipe,
-        steps,
-        prompt=texts,
-        solver=solver,
-        schedule=schedule,
-        guidance_scale=guidance,
-        num_images_per_prompt=n,
-        generator=[noise_of(text, seed, i) for text in texts for i in range(n)],
-        fm_gain=fm_gain,
-        dt_scale=dt_scale,
-        time_dir=time_dir,
-        align_variance=align_variance,
-        velocity_dtype=None if velocity_dtype is None else getattr(torch, velocity_dtype),
-    )
-    if trace:
-        out.print("\n".join(result.trace.lines()), highlight=False)
-    several = len(result.images) > 1
-    _save(result.images, place.with_suffix("") if several else place, [f"{i:04d}" for i in range(len(result.images))])
+    mine, pictures, result = list(range(rank, len(work), world)), {}, None
+    for begin in range(0, len(mine), batch):
+        part = mine[begin : begin + batch]
+        draws = [noise_of(text, seed, i) for text, i in (work[k] for k in part)]
+        result = _run(pipe, steps, prompt=[work[k][0] for k in part], generator=draws, **options)
+        for k, image in zip(part, result.images, strict=True):
+            _save(image, names[k])
+            pictures[k] = image
+        if trace:
+            out.print("\n".join(result.trace.lines()), highlight=False)
+    if html is not None and result is not None:
+        from fmpipe.page import page
+
+        captions = [work[k][0] for k in pictures]
+        settings = {"pipeline": pipeline, "steps": steps, "seed": seed, "dtype": dtype, **options}
+        text = page(list(pictures.values()), captions, result.trace, result.probes, settings)
+        part = html.with_name(f"{html.name}.part")
+        part.write_text(text)
+        part.replace(html if world == 1 else html.with_stem(f"{html.stem}-{rank}"))
 
 
-def _lines(prompt: str) -> list[str]:
-    """A prompt, or the lines of @file."""
-    if not prompt.startswith("@"):
-        return [prompt]
-    path = Path(prompt[1:])
-    if not path.is_file():
-        raise _fail(f"no file {path} of prompts")
-    return [line.strip() for line in path.read_text().splitlines() if line.strip()]
+@app.command()
+def sweep(
+    prompt: Annotated[str, typer.Argument(show_default=False)],
+    pipeline: Pipeline = "default",
+    dt_scale: Annotated[str, typer.Option(help="values, with commas")] = "0.5,1,2",
+    gain: Annotated[str, typer.Option(help="values of fm_gain, with commas")] = "1,2,4",
+    steps: Steps = 20,
+    seed: Seed = 0,
+    dtype: Dtype = "float32",
+    place: _out("the grid, one picture") = Path("sweep.png"),
+) -> None:
+    """The diary's grid: dt_scale by gain, in both directions of time, one labelled picture of one z0."""
+    from PIL import Image, ImageDraw
+
+    scales, gains = (_numbers(option, text) for option, text in (("--dt-scale", dt_scale), ("--gain", gain)))
+    pipe = _load(pipeline, dtype)
+    cells = [(scale, way, g) for way in ("0->1", "1->0") for scale in scales for g in gains]
+    images = [
+        _run(pipe, steps, prompt=prompt, generator=[noise_of(prompt, seed)], dt_scale=s, time_dir=w, fm_gain=g).images[
+            0
+        ]
+        for s, w, g in cells
+    ]
+    side, label = max(images[0].width, 128), 14
+    sheet = Image.new("RGB", (side * len(gains), (side + label) * 2 * len(scales)), "white")
+    draw = ImageDraw.Draw(sheet)
+    for k, ((scale, way, g), image) in enumerate(zip(cells, images, strict=True)):
+        x, y = k % len(gains) * side, k // len(gains) * (side + label)
+        draw.text((x + 2, y), f"dt×{scale:g} {way} gain {g:g}", fill="black")
+        sheet.paste(image.resize((side, side), Image.Resampling.NEAREST), (x, y + label))
+    _save(sheet, place)
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise _fail(f"{option} must be numbers with commas between, got {text!r}") from None
 
 
 @app.command()
 def interpolate(
-    pipeline: Pipeline,
     a: Annotated[str, typer.Argument(show_default=False)],
     b: Annotated[str, typer.Argument(show_default=False)],
+    pipeline: Pipeline = "default",
     n: Annotated[int, typer.Option(min=2, help="pictures from a to b, both included")] = 8,
     steps: Steps = 50,
     dtype: Dtype = "float32",
-    place: Annotated[Path, typer.Option("--out", help="one picture of the row")] = Path("row.png"),
+    place: _out("the row, one picture") = Path("row.png"),
 ) -> None:
     """A row of pictures from one prompt to another, along the line between them in the latent."""
+    from PIL import Image
+
     pipe = _load(pipeline, dtype)
-    _save([_row(_run(lambda **o: pipe.interpolate(a, b, n, **o), steps).images)], place, ["row"])
+    images = _run(lambda **o: pipe.interpolate(a, b, n, **o), steps).images
+    row = Image.new("RGB", (images[0].width * n, images[0].height))
+    for i, image in enumerate(images):
+        row.paste(image, (i * image.width, 0))
+    _save(row, place)
 
 
 @app.command()
 def arith(
-    pipeline: Pipeline,
     add: Annotated[list[str], typer.Option("--add", help="a prompt to add; may be given again")],
     subtract: Annotated[list[str] | None, typer.Option("--subtract", help="one to take away")] = None,
+    pipeline: Pipeline = "default",
     steps: Steps = 50,
     dtype: Dtype = "float32",
-    place: Annotated[Path, typer.Option("--out")] = Path("sum.png"),
+    place: _out("the picture") = Path("sum.png"),
 ) -> None:
     """The picture of a sum of prompts less others, in the latent."""
     pipe = _load(pipeline, dtype)
-    _save(_run(lambda **o: pipe.arithmetic(add, subtract or [], **o), steps).images, place, ["sum"])
-
-
-def _row(images):
-    from PIL import Image
-
-    width, height = images[0].size
-    row = Image.new("RGB", (width * len(images), height))
-    for i, image in enumerate(images):
-        row.paste(image, (i * width, 0))
-    return row
+    _save(_run(lambda **o: pipe.arithmetic(add, subtract or [], **o), steps).images[0], place)
 
 
 @app.command()
-def info(pipeline: Pipeline) -> None:
+def info(pipeline: Pipeline = "default") -> None:
     """A pipeline's parts, sizes, scale factors and digests, and who serves fmkernels' calls."""
     import hashlib
 
@@ -204,13 +259,14 @@ def info(pipeline: Pipeline) -> None:
 
     import fmkernels
 
-    pipe = _load(pipeline, "float32")
+    pipe = _load(pipeline)
     table = Table("part", "class", "parameters", "sha256 of the weights")
     for name, part in pipe.components.items():
-        weights = sorted((Path(pipeline) / name).rglob("*.safetensors"))
-        digest = hashlib.sha256(b"".join(path.read_bytes() for path in weights)).hexdigest()[:16] if weights else "–"
+        digest = hashlib.sha256()
+        for key, value in sorted(part.state_dict().items()):
+            digest.update(key.encode() + value.cpu().contiguous().numpy().tobytes())
         count = sum(p.numel() for p in part.parameters())
-        table.add_row(name, type(part).__name__, f"{count:,}", digest)
+        table.add_row(name, type(part).__name__, f"{count:,}", digest.hexdigest()[:16])
     out.print(table)
     out.print(f"scale factor {pipe.vae.config.scaling_factor}, fm_gain {pipe.config.fm_gain}", highlight=False)
     fmkernels.explain()

@@ -15,6 +15,7 @@ import fmpipe.text.encoders  # (diffusers finds a pipeline's parts only in modul
 import fmpipe.text.meta_query  # noqa: F401
 from fmkernels import flow_pair, reparameterize, velocity_stats
 from fmkernels.flow import SCHEDULES, SOLVERS, Trace, make_schedule, sample
+from fmpipe.bundled import BUNDLED, parts
 from fmpipe.models import DiMR, DiT, VariationalHead, load_checkpoint
 from fmpipe.vae import LatentVAE
 
@@ -77,6 +78,15 @@ class FlowPipeline(DiffusionPipeline):
         self.register_modules(text_encoder=text_encoder, text_head=text_head, velocity_net=velocity_net, vae=vae)
         self.register_to_config(fm_gain=fm_gain, guidance_scale=guidance_scale)
         self.image_processor = VaeImageProcessor(vae_scale_factor=vae.factor)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, **options) -> "FlowPipeline":
+        """diffusers' own, of a folder; or a pipeline that comes with the package, by its name (``"default"``)."""
+        if str(name) in BUNDLED and not Path(name).is_dir():
+            dtype = options.get("torch_dtype")
+            pipe = cls(**parts(str(name)))
+            return pipe if dtype is None else pipe.to(dtype)
+        return super().from_pretrained(str(name), **options)
 
     @classmethod
     def from_released(
