@@ -203,7 +203,7 @@ def sweep(
     draw = ImageDraw.Draw(sheet)
     for k, ((scale, way, g), image) in enumerate(zip(cells, images, strict=True)):
         x, y = k % len(gains) * side, k // len(gains) * (side + label)
-        draw.text((x + 2, y), f"dt×{scale:g} {way} gain {g:g}", fill="black")
+        draw.text((x + 2, y), f"dt x {scale:g}, {way}, gain {g:g}", fill="black")
         sheet.paste(image.resize((side, side), Image.Resampling.NEAREST), (x, y + label))
     _save(sheet, place)
 
