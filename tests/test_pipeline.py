@@ -170,6 +170,8 @@ def test_an_fp32_forward_of_a_bf16_network(pipe):
 def test_aligned_variance(pipe):
     assert run(pipe, align_variance=True).z0.std().item() == pytest.approx(1, abs=1e-4)
     assert run(pipe, align_variance=0.5).z0.std().item() == pytest.approx(0.5, abs=1e-4)
+    given = run(pipe, None, latents=3 * torch.randn(2, 4, 8, 8), align_variance=True)
+    torch.testing.assert_close(given.z0.flatten(1).std(1), torch.ones(2))
 
 
 def test_callbacks_see_and_may_replace_the_latents(pipe):

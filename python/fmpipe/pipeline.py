@@ -129,10 +129,7 @@ class FlowPipeline(DiffusionPipeline):
         z0 = mu
         if z0_mode == "sample":
             z0 = reparameterize(mu, logvar, eps=_noise(mu, generator), clamp=CLAMP)[0]
-        if align_variance is False:
-            return z0
-        std = z0.flatten(1).std(1).clamp_min(1e-8).view(-1, 1, 1, 1)
-        return z0 * (float(align_variance) / std)
+        return _aligned(z0, align_variance)
 
     # The whole way
 
@@ -179,8 +176,10 @@ class FlowPipeline(DiffusionPipeline):
         mu = logvar = None
         if latents is None:
             mu, logvar = (x.repeat_interleave(num_images_per_prompt, 0) for x in self.encode(prompt, prompt_embeds))
-            latents = self.prepare_latents(mu, logvar, z0_mode, generator, align_variance)
-        z0 = latents.to(self.velocity_net.device, torch.float32)
+            z0 = self.prepare_latents(mu, logvar, z0_mode, generator, align_variance)
+        else:
+            z0 = _aligned(latents.float(), align_variance)
+        z0 = z0.to(self.velocity_net.device)
 
         # 3. the flow
         z1, trace = self.flow(
@@ -295,6 +294,13 @@ class FlowPipeline(DiffusionPipeline):
         if unknown := set(callback_inputs) - set(self._callback_tensor_inputs):
             raise ValueError(f"callback_on_step_end_tensor_inputs: there is no {unknown.pop()!r}, only 'latents'")
         return make_schedule(schedule, steps)
+
+
+def _aligned(z0: Tensor, to: bool | float) -> Tensor:
+    """Every sample's std set to 1 (True) or to a number; False leaves them."""
+    if to is False:
+        return z0
+    return z0 * (float(to) / z0.flatten(1).std(1).clamp_min(1e-8).view(-1, *[1] * (z0.dim() - 1)))
 
 
 @contextmanager
