@@ -15,6 +15,8 @@ from fmpipe.cli import app, noise_of
 from fmpipe.models import build
 from fmpipe.pipeline import FlowPipeline
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

@@ -12,6 +12,8 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "csrc")]
 import cuda_check  # noqa: E402
 import find_cuda  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 needs_nvcc = pytest.mark.skipif(find_cuda.cuda_home() is None, reason="no nvcc")
 
 SYMBOLS = """

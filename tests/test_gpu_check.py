@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import gpu_check
 from gpu_checks import Result, outside, parity, report, run_all, running
 
+pytestmark = pytest.mark.slow
+
 SERVED = "triton" if cases.TRITON else "cpp"
 
 

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 import fmkernels as fk
 from fmkernels.schema import NAMES
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 ROW = 12032  # wider rows of a norm are read twice
 

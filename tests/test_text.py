@@ -31,6 +31,8 @@ from transformers import (
 
 from fmpipe.text import CLIPText, MetaQueryText, MiniLMText, T5Text, TextEncoder, load_text_encoder, minilm
 
+pytestmark = pytest.mark.slow
+
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 WORDS = ["a", "red", "blue", "cat", "dog", "house", "on", "under", "the", "moon"]
 PROMPTS = ["a red cat", "", "the blue dog on the moon under a house", "moon"]

@@ -13,6 +13,8 @@ from safetensors.torch import save_file
 from fmpipe.models import CheckpointError
 from fmpipe.vae import CROSSFLOW_SCALE, LatentVAE, _ldm_name
 
+pytestmark = pytest.mark.slow
+
 MEAN, STD = [0.5, -1.0, 0.0, 2.0], [1.0, 0.5, 2.0, 3.0]
 PREFIX = "first_stage_model."
 
