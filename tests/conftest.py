@@ -37,3 +37,12 @@ def golden():
         return cache[name]
 
     return load
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """For files of tiny tensors: a second thread is only waited for, long where others use the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

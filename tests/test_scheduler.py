@@ -11,6 +11,8 @@ from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransfo
 
 from fmpipe.scheduler import FlowEulerScheduler
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 BOTH = (FlowEulerScheduler, FlowMatchEulerDiscreteScheduler)
 # name: configuration, arguments of set_timesteps, begin index
 RUNS = {
@@ -33,15 +35,6 @@ RUNS = {
     "begin index": ({"shift": 3.0}, {"num_inference_steps": 20}, 13),
     "begin index 0": ({}, {"num_inference_steps": 20, "device": "cpu"}, 0),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small only wait for a second one, long where others use the cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def noise(*shape, dtype=torch.float32, seed=0):

@@ -31,22 +31,13 @@ from transformers import (
 
 from fmpipe.text import CLIPText, MetaQueryText, MiniLMText, T5Text, TextEncoder, load_text_encoder, minilm
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 WORDS = ["a", "red", "blue", "cat", "dog", "house", "on", "under", "the", "moon"]
 PROMPTS = ["a red cat", "", "the blue dog on the moon under a house", "moon"]
 VOCAB = {word: i for i, word in enumerate(["[PAD]", "[BOS]", "[EOS]", "[UNK]", *WORDS])}
 SMALL = {"vocab_size": len(VOCAB), "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tiny models: on a busy machine a second thread is only waited for."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def tokenizer(template="$A [EOS]", padding_side="right", pad_token="[PAD]"):

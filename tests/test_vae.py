@@ -9,6 +9,7 @@ import torch
 from diffusers import AutoencoderKL, AutoencoderTiny, DiffusionPipeline
 from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint
 from safetensors.torch import save_file
+from test_checkpoint import write
 
 from fmpipe.models import CheckpointError
 from fmpipe.vae import CROSSFLOW_SCALE, LatentVAE, _ldm_name
@@ -55,14 +56,6 @@ def pixels():
 def ldm(golden):
     """The golden autoencoder's state in the LDM layout."""
     return {k.removeprefix("state."): v for k, v in golden("ldm_vae_tiny").items() if k.startswith("state.")}
-
-
-def write(state, path):
-    if path.suffix == ".safetensors":
-        save_file(state, path)
-    else:
-        torch.save(state, path)
-    return path
 
 
 LAYOUTS = {  # file name, what is written there for a state

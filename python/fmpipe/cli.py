@@ -170,9 +170,10 @@ def generate(
         captions = [work[k][0] for k in pictures]
         settings = {"pipeline": pipeline, "steps": steps, "seed": seed, "dtype": dtype, **options}
         text = page(list(pictures.values()), captions, result.trace, result.probes, settings)
-        part = html.with_name(f"{html.name}.part")
-        part.write_text(text)
-        part.replace(html if world == 1 else html.with_stem(f"{html.stem}-{rank}"))
+        target = html if world == 1 else html.with_stem(f"{html.stem}-{rank}")
+        unfinished = target.with_name(f"{target.name}.part")
+        unfinished.write_text(text)
+        unfinished.replace(target)
 
 
 @app.command()

@@ -20,7 +20,6 @@ from fmpipe.models import DiMR, DiT, VariationalHead, load_checkpoint
 from fmpipe.vae import LatentVAE
 
 OUTPUT_TYPES = ("pil", "np", "pt", "latent")
-CLAMP = (-6.0, 6.0)  # of logvar, as in training
 
 
 @dataclass
@@ -128,7 +127,7 @@ class FlowPipeline(DiffusionPipeline):
         mu, logvar = mu.float(), logvar.float()
         z0 = mu
         if z0_mode == "sample":
-            z0 = reparameterize(mu, logvar, eps=_noise(mu, generator), clamp=CLAMP)[0]
+            z0 = reparameterize(mu, logvar, eps=_noise(mu, generator))[0]
         return _aligned(z0, align_variance)
 
     # The whole way
