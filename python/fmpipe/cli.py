@@ -53,7 +53,7 @@ def _load(name: str, dtype: str = "float32"):
     if name not in BUNDLED and not (Path(name) / "model_index.json").is_file():
         raise _fail(f"no pipeline in {name!r}: a folder with a model_index.json is needed, or {', '.join(BUNDLED)}")
     try:
-        pipe = FlowPipeline.from_pretrained(name, torch_dtype=kind)
+        pipe = FlowPipeline.from_pretrained(name, dtype=kind)
     except (OSError, ValueError, RuntimeError) as error:
         raise _fail(f"{name} cannot be loaded: {error}") from None
     pipe.set_progress_bar_config(disable=True)

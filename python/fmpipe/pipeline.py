@@ -82,7 +82,7 @@ class FlowPipeline(DiffusionPipeline):
     def from_pretrained(cls, name: str | Path, **options) -> "FlowPipeline":
         """diffusers' own, of a folder; or a pipeline that comes with the package, by its name (``"default"``)."""
         if str(name) in BUNDLED and not Path(name).is_dir():
-            dtype = options.get("torch_dtype")
+            dtype = options.get("dtype") or options.get("torch_dtype")
             pipe = cls(**parts(str(name)))
             return pipe if dtype is None else pipe.to(dtype)
         return super().from_pretrained(str(name), **options)
