@@ -33,9 +33,9 @@ def tiny_vae():
     return LatentVAE.from_diffusers(model, scaling_factor=0.23010)
 
 
-def tiny_clip():
+def tiny_clip(tokens=16):
     config = CLIPTextConfig(**SMALL, hidden_size=64, max_position_embeddings=16, bos_token_id=1, eos_token_id=2)
-    return CLIPText(CLIPTextModel(config), tokenizer("[BOS] $A [EOS]"), tokens=16)
+    return CLIPText(CLIPTextModel(config), tokenizer("[BOS] $A [EOS]"), tokens=tokens)
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +188,18 @@ def test_callbacks_see_and_may_replace_the_latents(pipe):
     assert out.z1.eq(0).all()
 
 
+def test_callbacks_get_the_trace_row_and_the_time_of_their_direction(pipe):
+    seen = []
+    out = run(
+        pipe,
+        time_dir="1->0",
+        callback_on_step_end=lambda pipe, step, t, tensors: seen.append((t, tensors["stats"])),
+        callback_on_step_end_tensor_inputs=["stats"],
+    )
+    assert [t for t, _ in seen] == crossflow(STEPS).t.tolist()[::-1]
+    assert torch.equal(torch.stack([stats for _, stats in seen]), out.trace.values)
+
+
 def test_prompt_embeds_stand_for_the_prompt(pipe):
     states, mask = pipe.text_encoder(["a cat"])
     assert mask.shape == states.shape[:2]
@@ -266,7 +278,18 @@ WRONG = {
     "generators": ({"generator": [torch.Generator()] * 2}, "one for each of 1 images, got 2"),
     "callback": ({"callback_on_step_end": 3}, "callback_on_step_end must be callable"),
     "callback inputs": ({"callback_on_step_end_tensor_inputs": ["noise"]}, "there is no 'noise'"),
-    "time_dir": ({"time_dir": "up"}, "time_dir must be"),
+    "time_dir": ({"time_dir": "up"}, "unknown time_dir 'up'"),
+    "guidance": ({"guidance_scale": "3"}, "guidance_scale must be a finite number"),
+    "gain": ({"fm_gain": float("nan")}, "fm_gain must be a finite number"),
+    "dt_scale": ({"dt_scale": None}, "dt_scale must be a finite number"),
+    "variance": ({"align_variance": -1.0}, "align_variance must be"),
+    "velocity_dtype": ({"velocity_dtype": torch.int8}, "velocity_dtype must be"),
+    "count of latents": (
+        {"prompt": None, "latents": torch.zeros(1, 4, 8, 8), "num_images_per_prompt": 2},
+        "num_images_per_prompt must be 1 with latents",
+    ),
+    "embeds": ({"prompt": None, "prompt_embeds": torch.zeros(1, 3, 64)}, r"prompt_embeds must be \(B, 16, 64\)"),
+    "adaptive callback": ({"solver": "dopri5", "callback_on_step_end": print}, "no place in solver='dopri5'"),
 }
 
 
@@ -280,8 +303,9 @@ def test_wrong_calls_name_the_argument(pipe, what):
 def test_released_parts_load_with_one_call(tmp_path):
     """A text encoder's folder, a .pth of both networks, an LDM autoencoder's file."""
     torch.manual_seed(0)
-    networks, encoder = build("tiny_dimr"), tiny_clip()
-    encoder.save_pretrained(tmp_path / "clip")
+    networks, encoder = build("tiny_dimr"), tiny_clip(tokens=7)
+    encoder.model.save_pretrained(tmp_path / "clip")  # transformers' own layout, as CLIP's is published
+    encoder.tokenizer.save_pretrained(tmp_path / "clip")
     torch.save(networks.state_dict(), tmp_path / "tiny_dimr.pth")
     golden = load_file(Path(__file__).parent / "golden" / "ldm_vae_tiny.safetensors")
     weights = {k.removeprefix("state."): v for k, v in golden.items() if k.startswith("state.")}
@@ -289,8 +313,8 @@ def test_released_parts_load_with_one_call(tmp_path):
     pipe = FlowPipeline.from_released(tmp_path / "clip", tmp_path / "tiny_dimr.pth", tmp_path / "autoencoder_kl.pth")
     pipe.set_progress_bar_config(disable=True)
     assert pipe.vae.config.scaling_factor == 0.23010
-    states = torch.randn(1, 7, 64)
-    out = pipe(prompt_embeds=states, num_inference_steps=1, output_type="pt")
+    out = pipe("a cat", num_inference_steps=1, output_type="pt")
     assert out.images.shape == (1, 3, 64, 64)
+    torch.testing.assert_close(out.mu, networks.eval().text_head(*encoder(["a cat"]))[0])
     with pytest.raises(ValueError, match="unknown preset 'other'"):
         FlowPipeline.from_released(encoder, tmp_path / "tiny_dimr.pth", tmp_path / "autoencoder_kl.pth", preset="other")

@@ -397,14 +397,15 @@ def test_step_end_may_replace_the_state(solver):
     z0, moved = torch.randn(2, 3), torch.randn(2, 3)
     seen = []
 
-    def step_end(step, x):
-        seen.append((step, x.clone()))
+    def step_end(step, x, stats):
+        seen.append((step, x.clone(), stats))
         x.zero_()  # a copy: it does not matter
         return moved if step == 2 else None
 
     x, trace = fk.flow.sample(lambda x, t: torch.ones_like(x), z0, uniform(8), solver=solver, step_end=step_end)
     torch.testing.assert_close(x, moved + 5 / 8)
-    assert [step for step, _ in seen] == list(range(8))
+    assert [step for step, *_ in seen] == list(range(8))
+    assert torch.equal(torch.stack([stats for *_, stats in seen]).cpu(), trace.values)
     torch.testing.assert_close(seen[1][1], z0 + 2 / 8)
     assert len(trace) == 8
 
@@ -412,8 +413,8 @@ def test_step_end_may_replace_the_state(solver):
 def test_step_end_is_checked():
     z0 = torch.randn(2, 3)
     with pytest.raises(ValueError, match="what step_end returns"):
-        fk.flow.sample(lambda x, t: x, z0, uniform(2), step_end=lambda step, x: x[:1])
+        fk.flow.sample(lambda x, t: x, z0, uniform(2), step_end=lambda step, x, stats: x[:1])
     with pytest.raises(TypeError, match="step_end must be callable"):
         fk.flow.sample(lambda x, t: x, z0, uniform(2), step_end=3)
     with pytest.raises(ValueError, match="dopri5"):
-        fk.flow.sample(lambda x, t: x, z0, uniform(2), solver="dopri5", step_end=lambda step, x: None)
+        fk.flow.sample(lambda x, t: x, z0, uniform(2), solver="dopri5", step_end=lambda step, x, stats: None)

@@ -35,7 +35,7 @@ def sample(
     time_dir: str = "0->1",
     trace: bool | Trace = True,
     callback: Callable[[dict], object] | None = None,
-    step_end: Callable[[int, Tensor], Tensor | None] | None = None,
+    step_end: Callable[[int, Tensor, Tensor], Tensor | None] | None = None,
 ) -> Sample:
     """``dx/dt = gain * velocity(x, t)`` from x = z0 along the schedule. Returns ``(x, trace)``.
 
@@ -49,9 +49,9 @@ def sample(
     trace: a new :class:`Trace` to fill, which also says what non-finite values do (default: raise); False returns none.
     callback: called at every step, before the state moves on, with a dict of ``step t dt x v predicted_endpoint``. x, v
     and the endpoint (where the straight line along v leads) are copies.
-    step_end: called ``step_end(step, x)`` after every step with a copy of the state; what it returns, if anything, is
-    the state from there on (not with dopri5). No gradients; nothing is read back to the host inside the loop, but by
-    dopri5.
+    step_end: called ``step_end(step, x, stats)`` after every step with a copy of the state and the step's row of the
+    trace, (B, 5) on the device; what it returns, if anything, is the state from there on (not with dopri5).
+    No gradients; nothing is read back to the host inside the loop, but by dopri5.
     """
     plan = _checked(velocity, z0, schedule, solver, guidance, gain, dt_scale, time_dir, trace, callback, step_end)
     x = z0.to(torch.promote_types(z0.dtype, torch.float32), copy=True)
@@ -81,7 +81,7 @@ def sample(
         else:
             euler_step_(x, v, dt[k], v_uncond=v_null, guidance=1.0 if guidance is None else guidance, **step)
         record.append(k, stats[k], x.dtype, times[k])
-        if step_end and (replaced := step_end(k, x.clone())) is not None:
+        if step_end and (replaced := step_end(k, x.clone(), stats[k])) is not None:
             _check.like("sample", "what step_end returns", replaced, "x", x)
             field.low.copy_(x.copy_(replaced))
     record.check()

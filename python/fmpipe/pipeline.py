@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 import fmpipe.text.encoders  # (diffusers finds a pipeline's parts only in modules that are imported)
 import fmpipe.text.meta_query  # noqa: F401
 from fmkernels import flow_pair, reparameterize, velocity_stats
-from fmkernels.flow import SCHEDULES, SOLVERS, Trace, make_schedule, sample
+from fmkernels.flow import SCHEDULES, SOLVERS, Sample, Schedule, Trace, make_schedule, sample
 from fmpipe.bundled import BUNDLED, parts
 from fmpipe.models import DiMR, DiT, VariationalHead, load_checkpoint
 from fmpipe.vae import LatentVAE
@@ -62,7 +63,8 @@ class FlowPipeline(DiffusionPipeline):
     """
 
     model_cpu_offload_seq = "text_encoder->text_head->velocity_net->vae"
-    _callback_tensor_inputs = ["latents"]  # noqa: RUF012 (diffusers' name and type)
+    _callback_tensor_inputs = ["latents", "stats"]  # noqa: RUF012 (diffusers' name and type)
+    _optional_components = ["text_encoder"]  # noqa: RUF012 (prompt_embeds stand for it)
 
     def __init__(
         self,
@@ -74,6 +76,7 @@ class FlowPipeline(DiffusionPipeline):
         guidance_scale: float | None = None,
     ):
         super().__init__()
+        _check_parts(text_encoder, text_head, velocity_net, vae)
         self.register_modules(text_encoder=text_encoder, text_head=text_head, velocity_net=velocity_net, vae=vae)
         self.register_to_config(fm_gain=fm_gain, guidance_scale=guidance_scale)
         self.image_processor = VaeImageProcessor(vae_scale_factor=vae.factor)
@@ -91,16 +94,17 @@ class FlowPipeline(DiffusionPipeline):
     def from_released(
         cls, text_encoder, checkpoint: str | Path, vae: str | Path, *, preset: str | None = None, **options
     ):
-        """The pipeline of released parts: a text encoder (or its folder), a ``.pth`` of both networks, an LDM VAE file.
+        """The pipeline of released parts: the folder of a CLIP or T5, a ``.pth`` of both networks, an LDM VAE file.
 
-        preset: of the checkpoint; its file name if left out. options: of the constructor.
+        text_encoder: also one of :mod:`fmpipe.text`. preset: of the checkpoint; its file name if left out. options: of
+        the constructor.
         """
         from fmpipe.text import load_text_encoder
 
         name = preset or Path(checkpoint).stem
         networks = load_checkpoint(checkpoint, name)
         if isinstance(text_encoder, (str, Path)):
-            text_encoder = load_text_encoder(text_encoder)
+            text_encoder = load_text_encoder(text_encoder, tokens=networks.text_head.config.tokens)
         return cls(text_encoder, networks.text_head, networks.velocity_net, LatentVAE.from_ldm(vae), **options)
 
     # Text to z0
@@ -162,11 +166,13 @@ class FlowPipeline(DiffusionPipeline):
         :mod:`fmkernels.flow`. z0_mode: ``"sample"`` or ``"mean"``. fm_gain: None is the pipeline's own. dt_scale,
         time_dir, align_variance, velocity_dtype (of the velocity network's forward): the diary's knobs. output_type:
         ``"pil"``, ``"np"``, ``"pt"`` or ``"latent"``. callback_on_step_end: diffusers', called with (pipeline, step, t,
-        {"latents": x}); a dict with other latents that it returns replaces them.
+        {"latents": x}); a dict with other latents that it returns replaces them. callback_on_step_end_tensor_inputs:
+        also ``"stats"``, the step's row of the trace, (B, 5) on the device.
         """
         plan = self.check_inputs(
-            prompt, prompt_embeds, latents, num_inference_steps, schedule, solver, num_images_per_prompt, z0_mode,
-            output_type, generator, callback_on_step_end, callback_on_step_end_tensor_inputs,
+            prompt, prompt_embeds, latents, num_inference_steps, guidance_scale, schedule, solver,
+            num_images_per_prompt, generator, z0_mode, fm_gain, dt_scale, time_dir, align_variance, velocity_dtype,
+            output_type, callback_on_step_end, callback_on_step_end_tensor_inputs,
         )  # fmt: skip
         guidance = self.config.guidance_scale if guidance_scale is None else guidance_scale
         gain = self.config.fm_gain if fm_gain is None else fm_gain
@@ -183,7 +189,7 @@ class FlowPipeline(DiffusionPipeline):
         # 3. the flow
         z1, trace = self.flow(
             z0, plan, solver=solver, guidance=guidance, gain=gain, dt_scale=dt_scale, time_dir=time_dir,
-            dtype=velocity_dtype, callback=callback_on_step_end,
+            dtype=velocity_dtype, callback=callback_on_step_end, seen=callback_on_step_end_tensor_inputs,
         )  # fmt: skip
 
         # 4. pictures, and the three looks
@@ -196,18 +202,32 @@ class FlowPipeline(DiffusionPipeline):
             return (images, trace)
         return FlowPipelineOutput(images, trace, probes, mu, logvar, z0, z1)
 
-    def flow(self, z0: Tensor, plan, *, dtype: torch.dtype | None = None, callback: Callable | None = None, **options):
-        """(z1, trace): z0 carried along the velocity. dtype: of the network's forward, its own if None."""
-        net, times, bar = self.velocity_net, plan.t.tolist(), self.progress_bar(total=len(plan))
+    def flow(
+        self,
+        z0: Tensor,
+        plan: Schedule,
+        *,
+        dtype: torch.dtype | None = None,
+        callback: Callable | None = None,
+        seen: Sequence[str] = ("latents",),
+        **options,
+    ) -> Sample:
+        """(z1, trace): z0 carried along the velocity. dtype: of the network's forward, its own if None.
+
+        callback, seen: ``callback_on_step_end`` and what it gets. options: of :func:`fmkernels.flow.sample`.
+        """
+        net, bar = self.velocity_net, self.progress_bar(total=len(plan))
+        times = (plan.reversed() if options.get("time_dir") == "1->0" else plan).t.tolist()
 
         def velocity(x, t, null=None):
             return net.velocity(x.to(net.dtype), t, null=null)
 
-        def step_end(step, x):
+        def step_end(step, x, stats):
             bar.update()
             if callback is None:
                 return None
-            return (callback(self, step, times[step], {"latents": x}) or {}).get("latents")
+            tensors = {"latents": x, "stats": stats}
+            return (callback(self, step, times[step], {name: tensors[name] for name in seen}) or {}).get("latents")
 
         with bar, _computing_in(net, dtype):
             adaptive = options.get("solver") == "dopri5"
@@ -256,43 +276,73 @@ class FlowPipeline(DiffusionPipeline):
         return gain
 
     def check_inputs(
-        self, prompt, prompt_embeds, latents, steps, schedule, solver, count, z0_mode, output_type, generator, callback,
-        callback_inputs,
-    ):  # fmt: skip
+        self, prompt, prompt_embeds, latents, steps, guidance_scale, schedule, solver, count, generator, z0_mode,
+        fm_gain, dt_scale, time_dir, align_variance, velocity_dtype, output_type, callback, seen,
+    ) -> Schedule:  # fmt: skip
         """The schedule, once all arguments are what they must be; errors name the one that is not."""
-        given = [
-            name
-            for name, x in (("prompt", prompt), ("prompt_embeds", prompt_embeds), ("latents", latents))
-            if x is not None
-        ]
+        inputs = {"prompt": prompt, "prompt_embeds": prompt_embeds, "latents": latents}
+        given = [name for name, x in inputs.items() if x is not None]
         if len(given) != 1:
             raise ValueError(f"give one of prompt, prompt_embeds and latents, got {' and '.join(given) or 'none'}")
-        listed = isinstance(prompt, Sequence) and len(prompt) > 0 and all(isinstance(p, str) for p in prompt)
-        if prompt is not None and not isinstance(prompt, str) and not listed:
-            raise ValueError(f"prompt must be a string or a list of at least one, got {prompt!r}")
-        shape = tuple(self.text_head.config.latent_shape)
-        if latents is not None and (not isinstance(latents, Tensor) or tuple(latents.shape[1:]) != shape):
-            got = tuple(latents.shape) if isinstance(latents, Tensor) else type(latents).__name__
-            raise ValueError(f"latents must be (B, {', '.join(map(str, shape))}), got {got}")
+        if prompt is not None:
+            listed = isinstance(prompt, (list, tuple)) and len(prompt) and all(isinstance(p, str) for p in prompt)
+            if not isinstance(prompt, str) and not listed:
+                raise ValueError(f"prompt must be a string or a list of at least one, got {prompt!r}")
+            if self.text_encoder is None:
+                raise ValueError("prompt needs a text_encoder, and this pipeline has none: give prompt_embeds")
+        head = self.text_head.config
+        for name, shape in (("latents", tuple(head.latent_shape)), ("prompt_embeds", (head.tokens, head.width))):
+            x = inputs[name]
+            if x is not None and (not isinstance(x, Tensor) or not len(x) or tuple(x.shape[1:]) != shape):
+                got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+                raise ValueError(f"{name} must be (B, {', '.join(map(str, shape))}), got {got}")
         for name, value, known in (
             ("schedule", schedule, SCHEDULES), ("solver", solver, SOLVERS), ("output_type", output_type, OUTPUT_TYPES),
-            ("z0_mode", z0_mode, ("sample", "mean")),
+            ("z0_mode", z0_mode, ("sample", "mean")), ("time_dir", time_dir, ("0->1", "1->0")),
         ):  # fmt: skip
             if value not in known:
                 raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"num_images_per_prompt must be at least 1, got {count!r}")
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            raise ValueError(f"num_inference_steps must be at least 1, got {steps!r}")
-        if isinstance(generator, Sequence) and prompt is not None:
-            wanted = count * (1 if isinstance(prompt, str) else len(prompt))
-            if len(generator) != wanted:
-                raise ValueError(f"generator must be one, or one for each of {wanted} images, got {len(generator)}")
+        for name, value in (("num_images_per_prompt", count), ("num_inference_steps", steps)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        for name, value, empty in (
+            ("guidance_scale", guidance_scale, None), ("fm_gain", fm_gain, None), ("dt_scale", dt_scale, 1.0),
+            ("align_variance", align_variance, False),
+        ):  # fmt: skip
+            if value is not empty and (not isinstance(value, (int, float)) or not isfinite(value)):
+                raise ValueError(f"{name} must be a finite number, got {value!r}")
+        if align_variance is not False and align_variance <= 0:
+            raise ValueError(f"align_variance must be True, False or a standard deviation, got {align_variance!r}")
+        if velocity_dtype not in (None, torch.float64, torch.float32, torch.float16, torch.bfloat16):
+            raise ValueError(f"velocity_dtype must be a floating point dtype or None, got {velocity_dtype!r}")
+        if latents is not None and count > 1:
+            raise ValueError(f"num_images_per_prompt must be 1 with latents, got {count}: repeat the latents")
+        pictures = count * (1 if isinstance(prompt, str) else len(inputs[given[0]]))
+        if isinstance(generator, (list, tuple)) and len(generator) != pictures:
+            raise ValueError(f"generator must be one, or one for each of {pictures} images, got {len(generator)}")
         if callback is not None and not callable(callback):
             raise TypeError(f"callback_on_step_end must be callable, got {type(callback).__name__}")
-        if unknown := set(callback_inputs) - set(self._callback_tensor_inputs):
-            raise ValueError(f"callback_on_step_end_tensor_inputs: there is no {unknown.pop()!r}, only 'latents'")
+        if callback is not None and solver == "dopri5":
+            raise ValueError("callback_on_step_end has no place in solver='dopri5', whose steps are its own")
+        if unknown := set(seen) - set(self._callback_tensor_inputs):
+            known = ", ".join(self._callback_tensor_inputs)
+            raise ValueError(f"callback_on_step_end_tensor_inputs: there is no {unknown.pop()!r}; choose from {known}")
         return make_schedule(schedule, steps)
+
+
+def _check_parts(text_encoder, text_head: VariationalHead, velocity_net: DiMR | DiT, vae: LatentVAE) -> None:
+    """ValueError where one part's output is not the next one's input: it would be a riddle later."""
+    head = text_head.config
+    if text_encoder is not None and (text_encoder.tokens, text_encoder.dim) != (head.tokens, head.width):
+        raise ValueError(
+            f"text_encoder gives {text_encoder.tokens} states of {text_encoder.dim}, "
+            f"text_head takes {head.tokens} of {head.width}"
+        )
+    for name, channels in (("velocity_net", velocity_net.config.channels), ("vae", vae.channels)):
+        if channels != head.latent_shape[0]:
+            raise ValueError(
+                f"text_head makes latents of {tuple(head.latent_shape)}, {name}'s have {channels} channels"
+            )
 
 
 def _aligned(z0: Tensor, to: bool | float) -> Tensor:
