@@ -38,6 +38,12 @@ def tiny_clip(tokens=16):
     return CLIPText(CLIPTextModel(config), tokenizer("[BOS] $A [EOS]"), tokens=tokens)
 
 
+def ldm_vae():
+    """An LDM autoencoder's state dict, tiny."""
+    golden = load_file(Path(__file__).parent / "golden" / "ldm_vae_tiny.safetensors")
+    return {k.removeprefix("state."): v for k, v in golden.items() if k.startswith("state.")}
+
+
 @pytest.fixture(scope="module")
 def pipe():
     torch.manual_seed(0)
@@ -307,9 +313,7 @@ def test_released_parts_load_with_one_call(tmp_path):
     encoder.model.save_pretrained(tmp_path / "clip")  # transformers' own layout, as CLIP's is published
     encoder.tokenizer.save_pretrained(tmp_path / "clip")
     torch.save(networks.state_dict(), tmp_path / "tiny_dimr.pth")
-    golden = load_file(Path(__file__).parent / "golden" / "ldm_vae_tiny.safetensors")
-    weights = {k.removeprefix("state."): v for k, v in golden.items() if k.startswith("state.")}
-    torch.save(weights, tmp_path / "autoencoder_kl.pth")
+    torch.save(ldm_vae(), tmp_path / "autoencoder_kl.pth")
     pipe = FlowPipeline.from_released(tmp_path / "clip", tmp_path / "tiny_dimr.pth", tmp_path / "autoencoder_kl.pth")
     pipe.set_progress_bar_config(disable=True)
     assert pipe.vae.config.scaling_factor == 0.23010

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="rich", help=(
     "Text to image by flow matching: prompts become z0, a velocity field carries z0 to z1, a VAE decodes it.\n\n"
@@ -31,7 +32,7 @@ def _out(text: str) -> object:
 
 def _fail(message: object) -> typer.Exit:
     """Bad input: one line, no traceback, exit code 2."""
-    err.print(f"[red]fmpipe:[/red] {' '.join(str(message).split())}", highlight=False)
+    err.print(f"[red]fmpipe:[/red] {escape(' '.join(str(message).split()))}", highlight=False, soft_wrap=True)
     return typer.Exit(2)
 
 

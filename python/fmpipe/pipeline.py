@@ -10,6 +10,7 @@ import torch
 from diffusers import DiffusionPipeline
 from diffusers.image_processor import VaeImageProcessor
 from diffusers.utils import BaseOutput
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import fmpipe.text.encoders  # (diffusers finds a pipeline's parts only in modules that are imported)
@@ -83,12 +84,20 @@ class FlowPipeline(DiffusionPipeline):
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **options) -> "FlowPipeline":
-        """diffusers' own, of a folder; or a pipeline that comes with the package, by its name (``"default"``)."""
+        """diffusers' own, of a folder; or a pipeline that comes with the package, by its name (``"default"``).
+
+        Only safetensors are read. OSError naming the part and the file that is damaged or lacks tensors.
+        """
         if str(name) in BUNDLED and not Path(name).is_dir():
             dtype = options.get("dtype") or options.get("torch_dtype")
             pipe = cls(**parts(str(name)))
             return pipe if dtype is None else pipe.to(dtype)
-        return super().from_pretrained(str(name), **options)
+        stored = _stored(Path(name)) if Path(name).is_dir() else {}
+        pipe = super().from_pretrained(str(name), **{"use_safetensors": True, **options})
+        for part, names in stored.items():
+            if part not in options and (missing := sorted(pipe.components[part].state_dict().keys() - names)):
+                raise OSError(f"{part} of {name} has {len(missing)} missing keys, first {missing[0]}")
+        return pipe
 
     @classmethod
     def from_released(
@@ -328,6 +337,21 @@ class FlowPipeline(DiffusionPipeline):
             known = ", ".join(self._callback_tensor_inputs)
             raise ValueError(f"callback_on_step_end_tensor_inputs: there is no {unknown.pop()!r}; choose from {known}")
         return make_schedule(schedule, steps)
+
+
+def _stored(folder: Path) -> dict[str, set[str]]:
+    """The names of the tensors of every part that diffusers loads: it would leave missing ones at random values."""
+    names = {}
+    for part in (p for p in ("text_head", "velocity_net", "vae") if (folder / p).is_dir()):
+        names[part] = set()
+        for file in (folder / part).glob("*.safetensors"):
+            try:
+                with safe_open(file, "pt") as tensors:
+                    names[part] |= set(tensors.keys())
+            except SafetensorError as error:
+                size = file.stat().st_size
+                raise OSError(f"{part}/{file.name} of {folder} ({size} bytes) cannot be read: {error}") from None
+    return names
 
 
 def _check_parts(text_encoder, text_head: VariationalHead, velocity_net: DiMR | DiT, vae: LatentVAE) -> None:

@@ -55,7 +55,11 @@ def located(where: str, source: str | Path, local_files_only: bool = True) -> Pa
 
 
 def read_json(file: Path) -> dict:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    """{} without such a file; ValueError naming a damaged one."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except ValueError as error:
+        raise ValueError(f"{file.name} in {str(file.parent)!r} is not JSON: {error}") from None
 
 
 class FrozenText(ModelMixin, ConfigMixin):
@@ -120,7 +124,8 @@ class FrozenText(ModelMixin, ConfigMixin):
         """From ``save_pretrained``'s folder or any of transformers, or a hub name (network: local_files_only=False).
 
         arguments: the class's, before those saved. dtype (torch_dtype is its old name): as saved if None.
-        FileNotFoundError without such a folder, ValueError for another class's, TypeError for an unknown argument.
+        FileNotFoundError without such a folder, ValueError for another class's, TypeError for an unknown argument,
+        OSError for files that cannot be read or lack tensors. Pickled weights are not read.
         """
         where = cls.__name__
         folder = located(where, folder, local_files_only)
@@ -129,5 +134,21 @@ class FrozenText(ModelMixin, ConfigMixin):
             raise ValueError(f"{where}: folder {str(folder)!r} has a {saved['_class_name']}")
         arguments = {k: v for k, v in arguments.items() if k not in IGNORED and v is not None}
         arguments = {k: v for k, v in saved.items() if not k.startswith("_")} | arguments
-        model = cls.model_class.from_pretrained(folder, dtype=dtype or torch_dtype or "auto", local_files_only=True)
-        return cls(model, AutoTokenizer.from_pretrained(folder, local_files_only=True), **arguments)
+        try:
+            model, loaded = cls.model_class.from_pretrained(
+                folder,
+                dtype=dtype or torch_dtype or "auto",
+                local_files_only=True,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # named below, all of them
+                output_loading_info=True,
+            )
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # whatever the libraries beneath make of a damaged file
+            raise OSError(f"{where}: folder {str(folder)!r} cannot be read: {error}") from error
+        for what in ("missing_keys", "mismatched_keys"):
+            if keys := sorted(loaded[what]):
+                raise OSError(
+                    f"{where}: folder {str(folder)!r} has {len(keys)} {what.replace('_', ' ')}, first {keys[0]}"
+                )
+        return cls(model, tokenizer, **arguments)
