@@ -27,8 +27,10 @@ ALLOWED = {
     "fmpipe.scheduler": ("fmkernels",),
     "fmpipe.bundled": ("fmpipe.models", "fmpipe.text", "fmpipe.vae"),
     "fmpipe.pipeline": ("fmkernels", "fmpipe.bundled", "fmpipe.models", "fmpipe.text", "fmpipe.vae"),
-    "fmpipe.page": (),
-    "fmpipe.cli": ("fmkernels", "fmpipe.bundled", "fmpipe.page", "fmpipe.pipeline"),
+    "fmpipe.page": ("fmkernels",),
+    "fmpipe.ranks": (),
+    "fmpipe.diagnose": ("fmkernels", "fmpipe.models"),
+    "fmpipe.cli": ("fmkernels", "fmpipe.bundled", "fmpipe.page", "fmpipe.pipeline", "fmpipe.ranks"),
     "fmpipe.__main__": ("fmpipe.cli",),
     "fmpipe": ("fmpipe",),
 }

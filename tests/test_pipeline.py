@@ -1,6 +1,8 @@
 """FlowPipeline on tiny random parts: the contract of its arguments and outputs, not what it draws."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from safetensors.torch import load_file
 from test_text import SMALL, tokenizer
 from transformers import CLIPTextConfig, CLIPTextModel
 
+import fmpipe
 from fmkernels.flow import crossflow, sample
 from fmpipe.models import build
 from fmpipe.pipeline import FlowPipeline
@@ -267,6 +270,46 @@ def test_saved_and_loaded_it_has_the_same_bits_and_draws_the_same(pipe, tmp_path
     assert again.config.fm_gain == pipe.config.fm_gain
     # Products of the same numbers at other addresses may differ in the last bit.
     torch.testing.assert_close(run(again).images, run(pipe).images, atol=1e-6, rtol=0)
+
+
+def test_the_package_has_the_names_and_brings_them_late():
+    assert fmpipe.FlowPipeline is FlowPipeline
+    assert fmpipe.vae.LatentVAE is fmpipe.LatentVAE is LatentVAE
+    assert fmpipe.text.CLIPText is CLIPText
+    assert fmpipe.FlowEulerScheduler.__name__ == "FlowEulerScheduler"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = fmpipe.nothing
+    code = "import sys, fmpipe; print({'torch', 'diffusers', 'transformers'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+def test_to_moves_every_part_and_draws_the_same(pipe, tmp_path):
+    pipe.save_pretrained(tmp_path)
+    wide = FlowPipeline.from_pretrained(tmp_path).to(torch.float64)
+    assert {part.dtype for part in wide.components.values()} == {torch.float64}
+    torch.testing.assert_close(run(wide).z1, run(pipe).z1, atol=1e-3, rtol=1e-3)
+    loaded = FlowPipeline.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {part.dtype for part in loaded.components.values()} == {torch.bfloat16}
+    assert run(loaded).z1.dtype == torch.float32  # the state, whatever the network's
+
+
+def test_the_progress_bar_can_be_shut_off(pipe, capsys):
+    for disable in (False, True):
+        pipe.set_progress_bar_config(disable=disable)
+        run(pipe)
+        assert (f"{STEPS}/{STEPS}" in capsys.readouterr().err) is not disable
+
+
+def test_parts_that_do_not_fit_are_refused(pipe):
+    parts = dict(pipe.components)
+    with pytest.raises(ValueError, match="text_encoder gives 7 states of 64, text_head takes 16 of 64"):
+        FlowPipeline(**{**parts, "text_encoder": tiny_clip(tokens=7)})
+    without = FlowPipeline(**{**parts, "text_encoder": None})
+    with pytest.raises(ValueError, match="this pipeline has none: give prompt_embeds"):
+        run(without)
+    without.set_progress_bar_config(disable=True)
+    states = pipe.text_encoder(["a cat"])[0]
+    assert run(without, None, prompt_embeds=states).images.shape == (1, 3, 16, 16)
 
 
 WRONG = {

@@ -1,12 +1,15 @@
 """The command ``fmpipe``. Nothing heavy is imported before a command runs: ``--help`` answers at once."""
 
-import os
+import io
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+from fmpipe.page import Run, page, write_whole
+from fmpipe.ranks import OtherRankError, Ranks
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="rich", help=(
     "Text to image by flow matching: prompts become z0, a velocity field carries z0 to z1, a VAE decodes it.\n\n"
@@ -30,33 +33,44 @@ def _out(text: str) -> object:
     return Annotated[Path, typer.Option("--out", help=text)]
 
 
-def _fail(message: object) -> typer.Exit:
-    """Bad input: one line, no traceback, exit code 2."""
-    err.print(f"[red]fmpipe:[/red] {escape(' '.join(str(message).split()))}", highlight=False, soft_wrap=True)
-    return typer.Exit(2)
+class Refused(typer.Exit):
+    """Bad input, or (code 1) a failure elsewhere: one line, no traceback."""
+
+    def __init__(self, message: object, code: int = 2):
+        super().__init__(code)
+        self.message = " ".join(str(message).split())
+        err.print(f"[red]fmpipe:[/red] {escape(self.message)}", highlight=False, soft_wrap=True)
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def _kind(option: str, name: str | None):
     import torch
 
     if name is not None and name not in KINDS:
-        raise _fail(f"{option} must be one of {', '.join(KINDS)}, got {name!r}")
+        raise Refused(f"{option} must be one of {', '.join(KINDS)}, got {name!r}")
     return None if name is None else getattr(torch, name)
 
 
 def _load(name: str, dtype: str = "float32"):
     kind = _kind("--dtype", dtype)
+    import diffusers
     import torch
+    import transformers
 
     from fmpipe.bundled import BUNDLED
     from fmpipe.pipeline import FlowPipeline
 
     if name not in BUNDLED and not (Path(name) / "model_index.json").is_file():
-        raise _fail(f"no pipeline in {name!r}: a folder with a model_index.json is needed, or {', '.join(BUNDLED)}")
+        raise Refused(f"no pipeline in {name!r}: a folder with a model_index.json is needed, or {', '.join(BUNDLED)}")
+    for library in (diffusers, transformers):
+        library.utils.logging.disable_progress_bar()  # there is one line for all of it
     try:
-        pipe = FlowPipeline.from_pretrained(name, dtype=kind)
+        with err.status(f"loading {name}"):
+            pipe = FlowPipeline.from_pretrained(name, dtype=kind)
     except (OSError, ValueError, RuntimeError) as error:
-        raise _fail(f"{name} cannot be loaded: {error}") from None
+        raise Refused(f"{name} cannot be loaded: {error}") from None
     pipe.set_progress_bar_config(disable=True)
     return pipe.to("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -71,35 +85,34 @@ def noise_of(prompt: str, seed: int, index: int = 0):
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def _run(call, steps: int, **options):
-    """``call(**options)`` under a progress bar with the live |x|; what is wrong with the arguments ends the command."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def _run(call, steps: int, *, title: str = "flow", quiet: bool = False, each_step=None, **options):
+    """``call(**options)`` under a progress bar with the live |x| and |v|; wrong arguments end the command."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    state = TextColumn("{task.fields[state]}")
-    with Progress(
-        TextColumn("flow"), BarColumn(), MofNCompleteColumn(), state, TimeRemainingColumn(), console=err, transient=True
-    ) as progress:
-        task = progress.add_task("flow", total=steps, state="")
+    columns = "{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[state]}", TimeRemainingColumn()
+    progress = Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal)
+    task = progress.add_task(title, total=steps, state="")
 
-        def shown(pipe, step, t, tensors):
-            size = tensors["latents"].float().abs().mean().item()
-            progress.update(task, advance=1, state=f"t={t:.2f} |x|={size:.4f}")
-            return {}
+    def shown(pipe, step, t, tensors):
+        if each_step is not None:
+            each_step()
+        if not progress.disable:
+            x, v = tensors["stats"][:, :2].mean(0).tolist()
+            progress.update(task, advance=1, state=f"t={t:.2f} |x|={x:.4f} |v|={v:.4f}")
 
-        watched = {} if options.get("solver") == "dopri5" else {"callback_on_step_end": shown}
-        try:
-            return call(num_inference_steps=steps, **watched, **options)
-        except (ValueError, TypeError, FloatingPointError, ImportError) as error:
-            raise _fail(error) from None
+    watched = {"callback_on_step_end": shown, "callback_on_step_end_tensor_inputs": ["stats"]}
+    try:
+        with progress:
+            return call(num_inference_steps=steps, **({} if options.get("solver") == "dopri5" else watched), **options)
+    except (ValueError, TypeError, FloatingPointError, ImportError) as error:
+        raise Refused(error) from None
 
 
 def _save(image, path: Path) -> None:
-    """Never half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    image.save(part, format="JPEG" if path.suffix.lower() in (".jpg", ".jpeg") else "PNG")
-    part.replace(path)
-    out.print(f"written: {path}", highlight=False)
+    data = io.BytesIO()
+    image.save(data, format="JPEG" if path.suffix.lower() in (".jpg", ".jpeg") else "PNG")
+    write_whole(path, data.getvalue())
+    out.print(f"written: {path}", highlight=False, soft_wrap=True)
 
 
 def _texts(prompts: list[str] | None, file: Path | None) -> list[str]:
@@ -107,10 +120,10 @@ def _texts(prompts: list[str] | None, file: Path | None) -> list[str]:
     texts = list(prompts or [])
     if file is not None:
         if not file.is_file():
-            raise _fail(f"no file {file} of prompts")
+            raise Refused(f"no file {file} of prompts")
         texts += [line.strip() for line in file.read_text().splitlines() if line.strip()]
     if not texts:
-        raise _fail('no prompt given: fmpipe generate "a red cat", or --prompts file')
+        raise Refused('no prompt given: fmpipe generate "a red cat", or --prompts file')
     return texts
 
 
@@ -143,7 +156,6 @@ def generate(
     texts = _texts(prompt, prompts)
     work = [(text, i) for text in texts for i in range(n)]
     names = [place] if len(work) == 1 else [place.with_suffix("") / f"{k:04d}.png" for k in range(len(work))]
-    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     options = {
         "solver": solver,
         "schedule": schedule,
@@ -154,27 +166,30 @@ def generate(
         "align_variance": align_variance,
         "velocity_dtype": _kind("--velocity-dtype", velocity_dtype),
     }
-    pipe = _load(pipeline, dtype)
-    mine, pictures, result = list(range(rank, len(work), world)), {}, None
-    for begin in range(0, len(mine), batch):
-        part = mine[begin : begin + batch]
-        draws = [noise_of(text, seed, i) for text, i in (work[k] for k in part)]
-        result = _run(pipe, steps, prompt=[work[k][0] for k in part], generator=draws, **options)
-        for k, image in zip(part, result.images, strict=True):
-            _save(image, names[k])
-            pictures[k] = image
-        if trace:
-            out.print("\n".join(result.trace.lines()), highlight=False)
-    if html is not None and result is not None:
-        from fmpipe.page import page
-
-        captions = [work[k][0] for k in pictures]
+    runs = []
+    try:
+        with Ranks() as ranks:
+            pipe, mine = _load(pipeline, dtype), ranks.share(list(enumerate(work)))
+            batches = [mine[begin : begin + batch] for begin in range(0, len(mine), batch)]
+            for b, part in enumerate(batches, 1):
+                ranks.check()
+                captions = [text for _, (text, _) in part]
+                draws = [noise_of(text, seed, i) for _, (text, i) in part]
+                bar = {"title": f"batch {b}/{len(batches)}", "quiet": ranks.rank > 0, "each_step": ranks.check}
+                result = _run(pipe, steps, **bar, prompt=captions, generator=draws, **options)
+                for (k, _), image in zip(part, result.images, strict=True):
+                    _save(image, names[k])
+                if trace:
+                    out.print("\n".join(result.trace.lines()), highlight=False)
+                if html is not None:
+                    runs.append(Run(result.images, captions, result.trace, result.probes))
+            everybody = ranks.gather(runs) if html is not None else None
+    except OtherRankError as error:
+        raise Refused(error, 1) from None
+    if everybody is not None:
         settings = {"pipeline": pipeline, "steps": steps, "seed": seed, "dtype": dtype, **options}
-        text = page(list(pictures.values()), captions, result.trace, result.probes, settings)
-        target = html if world == 1 else html.with_stem(f"{html.stem}-{rank}")
-        unfinished = target.with_name(f"{target.name}.part")
-        unfinished.write_text(text)
-        unfinished.replace(target)
+        write_whole(html, page([run for runs in everybody for run in runs], settings).encode())
+        out.print(f"written: {html}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -214,7 +229,7 @@ def _numbers(option: str, text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise _fail(f"{option} must be numbers with commas between, got {text!r}") from None
+        raise Refused(f"{option} must be numbers with commas between, got {text!r}") from None
 
 
 @app.command()

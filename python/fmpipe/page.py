@@ -6,13 +6,18 @@ import io
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from fmkernels.flow import Trace
 
 STYLE = """
+:root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em }
-figure { display: inline-block; margin: 0 1em 1em 0; width: 14em; vertical-align: top }
-figure img { width: 100%; image-rendering: pixelated } figcaption { color: #555 }
-table { border-collapse: collapse } td, th { padding: .2em .8em; text-align: left; border-bottom: 1px solid #ddd }
-pre { overflow: auto; background: #f6f6f6; padding: 1em } .plot { max-width: 100% }
+figure { display: inline-block; margin: 0 1em 1em 0; width: 14em; max-width: 100%; vertical-align: top }
+figure img { width: 100%; image-rendering: pixelated } figcaption { opacity: .7 }
+table { border-collapse: collapse } td, th { padding: .2em .8em; text-align: left; border-bottom: 1px solid #8884 }
+pre { overflow: auto; background: #8882; padding: 1em } .plot { max-width: 100% }
 """
 
 
@@ -31,21 +36,48 @@ def _table(rows: dict[str, object]) -> str:
     return f"<table>{''.join(cells)}</table>"
 
 
-def page(images: Sequence, captions: Sequence[str], trace, probes: dict, settings: dict[str, object]) -> str:
-    """The page as a string; nothing in it points elsewhere. The plot of the trace is left out without matplotlib."""
-    figures = "".join(
-        f'<figure><img src="{_picture(image)}" alt=""><figcaption>{html.escape(caption)}</figcaption></figure>'
-        for image, caption in zip(images, captions, strict=True)
-    )
-    plot = ""
+def _plot(trace) -> str:
     with tempfile.TemporaryDirectory() as folder:
         try:
-            plot = f'<img class="plot" src="{_embedded(trace.plot(Path(folder) / "trace.png").read_bytes())}" alt="">'
+            return f'<img class="plot" src="{_embedded(trace.plot(Path(folder) / "trace.png").read_bytes())}" alt="">'
         except ImportError:
-            plot = "<p>(a plot of the trace needs matplotlib)</p>"
-    lines = html.escape("\n".join(trace.lines()))
+            return "<p>(a plot of the trace needs matplotlib)</p>"
+
+
+class Run(NamedTuple):
+    """One batch: its pictures, their captions, and the trace and probes of all of them."""
+
+    images: Sequence
+    captions: Sequence[str]
+    trace: "Trace"
+    probes: dict
+
+
+def page(runs: Sequence[Run], settings: dict[str, object]) -> str:
+    """The page as a string; nothing in it points elsewhere. Plots of traces are left out without matplotlib."""
+    sections = []
+    for k, (images, captions, trace, probes) in enumerate(runs, 1):
+        figures = "".join(
+            f'<figure><img src="{_picture(image)}" alt=""><figcaption>{html.escape(caption)}</figcaption></figure>'
+            for image, caption in zip(images, captions, strict=True)
+        )
+        title = f"<h2>Batch {k} of {len(runs)}</h2>" if len(runs) > 1 else ""
+        lines = html.escape("\n".join(trace.lines()))
+        sections.append(
+            f"{title}{figures}<h3>Trace</h3>{_plot(trace)}<details><summary>Every step</summary><pre>{lines}</pre>"
+            f"</details><h3>Probes</h3>{_table(probes)}"
+        )
+    count = sum(len(run.images) for run in runs)
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>fmpipe</title><style>{STYLE}</style>'
-        f"<h1>{len(images)} pictures</h1>{figures}<h2>Trace</h2>{plot}<pre>{lines}</pre>"
-        f"<h2>Probes</h2>{_table(probes)}<h2>Settings</h2>{_table(settings)}</html>\n"
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>fmpipe</title><style>{STYLE}</style><h1>{count} picture{'s' * (count != 1)}</h1>{''.join(sections)}"
+        f"<h2>Settings</h2>{_table(settings)}</html>\n"
     )
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Never half a file: written beside it, then renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(data)
+    part.replace(path)
