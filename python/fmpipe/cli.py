@@ -1,6 +1,7 @@
 """The command ``fmpipe``. Nothing heavy is imported before a command runs: ``--help`` answers at once."""
 
 import io
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -67,10 +68,12 @@ def _load(name: str, dtype: str = "float32"):
     for library in (diffusers, transformers):
         library.utils.logging.disable_progress_bar()  # there is one line for all of it
     try:
-        with err.status(f"loading {name}"):
+        with err.status(f"loading {name}"), warnings.catch_warnings(record=True) as said:
             pipe = FlowPipeline.from_pretrained(name, dtype=kind)
     except (OSError, ValueError, RuntimeError) as error:
         raise Refused(f"{name} cannot be loaded: {error}") from None
+    for warning in said:
+        err.print(f"[yellow]fmpipe:[/yellow] {escape(str(warning.message))}", highlight=False, soft_wrap=True)
     pipe.set_progress_bar_config(disable=True)
     return pipe.to("cuda" if torch.cuda.is_available() else "cpu")
 

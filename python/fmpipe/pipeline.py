@@ -90,8 +90,7 @@ class FlowPipeline(DiffusionPipeline):
         """
         if str(name) in BUNDLED and not Path(name).is_dir():
             dtype = options.get("dtype") or options.get("torch_dtype")
-            pipe = cls(**parts(str(name)))
-            return pipe if dtype is None else pipe.to(dtype)
+            return cls(**{part: torch.nn.Module.to(module, dtype) for part, module in parts(str(name)).items()})
         stored = _stored(Path(name)) if Path(name).is_dir() else {}
         pipe = super().from_pretrained(str(name), **{"use_safetensors": True, **options})
         for part, names in stored.items():
