@@ -357,12 +357,13 @@ def served_by(name: str, device: str) -> tuple[str, str]:
 
 
 def explain() -> str:
-    """Prints (and returns) a table: op x device -> backend and the reason."""
-    lines = [f"{'op':<26}{'cpu':<8}{'cuda':<8}why"]
+    """Prints (and returns) a table: op x device -> backend; below it the reasons, each once."""
+    lines, reasons = [f"{'op':<26}{'cpu':<8}cuda"], {}
     for name in OPS:
-        cpu, cpu_why = served_by(name, "cpu")
-        cuda, cuda_why = served_by(name, "cuda")
-        lines.append(f"{name:<26}{cpu:<8}{cuda:<8}cpu: {cpu_why}; cuda: {cuda_why}")
+        served = {device: served_by(name, device) for device in ("cpu", "cuda")}
+        reasons |= {f"{device}, {backend}: {why}": None for device, (backend, why) in served.items()}
+        lines.append(f"{name:<26}{served['cpu'][0]:<8}{served['cuda'][0]}")
+    lines += ["", *reasons]
     text = "\n".join(lines)
     print(text)
     return text
