@@ -1,0 +1,37 @@
+"""Every check, by name: a function that measures and returns a :class:`~fmpipe.diagnose.verdict.Verdict`.
+
+Those with a ``judge_`` twin hand their numbers to it, so that figures from a log or a diary are judged alike.
+"""
+
+from fmpipe.diagnose.checks.ablation import (
+    ablation_condition_shuffled,
+    ablation_kl_off,
+    ablation_only_flow,
+    kl,
+    overfit,
+)
+from fmpipe.diagnose.checks.autoencoder import latent_is_sample, scale_contract, vae_eval, vae_round_trip
+from fmpipe.diagnose.checks.data import image_range, pairing, same_augmentation, text_path, time_embedding
+from fmpipe.diagnose.checks.flow import condition_use, one_step, scale, target_definition
+from fmpipe.diagnose.checks.sampling import endpoint, leak, probes, shooting, teacher_euler
+from fmpipe.diagnose.checks.training import (
+    dino,
+    gradient_path,
+    gradient_shares,
+    loss_magnitudes,
+    overflow,
+    update_ratios,
+)
+
+CHECKS = {
+    check.__name__: check
+    for check in (
+        *(vae_round_trip, scale_contract, latent_is_sample, vae_eval),
+        *(image_range, same_augmentation, pairing, text_path, time_embedding),
+        *(scale, one_step, target_definition, condition_use),
+        *(shooting, teacher_euler, endpoint, leak, probes),
+        *(gradient_path, kl, dino, gradient_shares, update_ratios, loss_magnitudes, overflow),
+        *(overfit, ablation_only_flow, ablation_kl_off, ablation_condition_shuffled),
+    )
+}
+__all__ = ["CHECKS", *CHECKS]
