@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from fmkernels.flow import Trace
+    from fmpipe.diagnose.verdict import Verdict
 
 STYLE = """
 :root { color-scheme: light dark }
@@ -17,6 +18,9 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; 
 figure { display: inline-block; margin: 0 1em 1em 0; width: 14em; max-width: 100%; vertical-align: top }
 figure img { width: 100%; image-rendering: pixelated } figcaption { opacity: .7 }
 table { border-collapse: collapse } td, th { padding: .2em .8em; text-align: left; border-bottom: 1px solid #8884 }
+figure.wide { width: 100% } small { opacity: .7; font-weight: normal }
+section { border-left: .4em solid #8884; padding: .1em 1em; margin: 1em 0 } section p { margin: .4em 0 }
+section.fail { border-color: #d33 } section.warn { border-color: #d90 } section.pass { border-color: #3a3 }
 pre { overflow: auto; background: #8882; padding: 1em } .plot { max-width: 100% }
 """
 
@@ -53,6 +57,13 @@ class Run(NamedTuple):
     probes: dict
 
 
+def _document(title: str, body: str) -> str:
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>fmpipe: {html.escape(title)}</title><style>{STYLE}</style><h1>{html.escape(title)}</h1>{body}</html>\n"
+    )
+
+
 def page(runs: Sequence[Run], settings: dict[str, object]) -> str:
     """The page as a string; nothing in it points elsewhere. Plots of traces are left out without matplotlib."""
     sections = []
@@ -68,11 +79,30 @@ def page(runs: Sequence[Run], settings: dict[str, object]) -> str:
             f"</details><h3>Probes</h3>{_table(probes)}"
         )
     count = sum(len(run.images) for run in runs)
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>fmpipe</title><style>{STYLE}</style><h1>{count} picture{'s' * (count != 1)}</h1>{''.join(sections)}"
-        f"<h2>Settings</h2>{_table(settings)}</html>\n"
+    title = f"{count} picture{'s' * (count != 1)}"
+    return _document(title, f"{''.join(sections)}<h2>Settings</h2>{_table(settings)}")
+
+
+def verdict_page(verdicts: "Sequence[Verdict]", pictures: dict[str, object], settings: dict[str, object]) -> str:
+    """A card for each verdict, failures first, and the pictures by name. One string, nothing points elsewhere."""
+    order = {status: k for k, status in enumerate(("fail", "warn", "pass", "skipped"))}
+    counts = {status: sum(v.status == status for v in verdicts) for status in order}
+    cards = []
+    for v in sorted(verdicts, key=lambda v: order[v.status]):
+        said = f"<p>{html.escape(v.meaning)}</p>" + (f"<p><b>Next:</b> {html.escape(v.advice)}</p>" if v.advice else "")
+        rule = f"<p>Rule: {html.escape(v.threshold)}</p>" if v.threshold else ""
+        more = f"{rule}{_table(v.values)}<p><i>{html.escape(v.experience)}</i></p>" if v.values else ""
+        details = f"<details><summary>Values and rule</summary>{more}</details>" if more else ""
+        cards.append(
+            f'<section class="{v.status}"><h3>{v.name} <small>{v.status}</small></h3>{said}{details}</section>'
+        )
+    figures = "".join(
+        f'<figure class="wide"><img src="{_picture(image)}" alt=""><figcaption>{name}.png</figcaption></figure>'
+        for name, image in pictures.items()
     )
+    title = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    drawn = f"<h2>Pictures</h2>{figures}" if figures else ""
+    return _document(title, f"{''.join(cards)}{drawn}<h2>Settings</h2>{_table(settings)}")
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -151,7 +151,7 @@ class LatentVAE(ModelMixin, ConfigMixin):
         clamp: cut that off.
         """
         _check_images("z", z, self.channels)
-        shift, scale = self._shift_scale(z := z.to(torch.promote_types(z.dtype, torch.float32)))
+        shift, scale = self.shift_scale(z := z.to(torch.promote_types(z.dtype, torch.float32)))
         pixels = self.vae.decode((z / scale + shift).to(self.dtype)).sample.to(self.dtype)
         return pixels.clamp(-1, 1) if clamp else pixels
 
@@ -266,8 +266,8 @@ class LatentVAE(ModelMixin, ConfigMixin):
         mean, logvar = moments.to(torch.promote_types(moments.dtype, torch.float32)).chunk(2, dim=1)
         return mean, logvar
 
-    def _shift_scale(self, like: Tensor) -> tuple[float | Tensor, float | Tensor]:
-        """Numbers, or (C, 1, 1) of like's dtype and device; not buffers, which a cast to bf16 would round."""
+    def shift_scale(self, like: Tensor) -> tuple[float | Tensor, float | Tensor]:
+        """Shift, scale: numbers, or (C, 1, 1) of like's dtype and device. No buffers: bf16 would round them."""
         config = self.config
         shift, scale = config.shift_factor or 0.0, config.scaling_factor
         if config.latents_mean is not None:
@@ -277,7 +277,7 @@ class LatentVAE(ModelMixin, ConfigMixin):
         return shift, scale
 
     def _scaled(self, latent: Tensor) -> Tensor:
-        shift, scale = self._shift_scale(latent)
+        shift, scale = self.shift_scale(latent)
         return (latent - shift) * scale
 
 

@@ -80,7 +80,7 @@ class RunLog:
         if taken := {"step", "time"} & values.keys():
             raise ValueError(f"RunLog.write: {taken.pop()!r} is the line's own, not the name of a value")
         now, values = time.time(), {name: _plain(name, value) for name, value in values.items()}
-        line = {"step": int(step), "time": round(now, 3), **{name: _strict(value) for name, value in values.items()}}
+        line = {"step": int(step), "time": round(now, 3), **strict(values)}
         with self._lock:
             if self._board:
                 self._show(int(step), now, values)
@@ -248,9 +248,12 @@ def _plain(name: str, value: object) -> object:
     raise TypeError(f"RunLog.write: {name} must be a number, a string, or a list of them, got {type(value).__name__}")
 
 
-def _strict(value: object) -> object:
-    if isinstance(value, list):
-        return [_strict(part) for part in value]
+def strict(value: object) -> object:
+    """A tree of lists and dicts whose non-finite numbers are "NaN", "Infinity", "-Infinity": JSON has no others."""
+    if isinstance(value, dict):
+        return {name: strict(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(part) for part in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

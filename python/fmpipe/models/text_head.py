@@ -1,7 +1,7 @@
 """Variational text heads: token states (B, L, D) and a mask to mu and logvar of z0, (B, C, H, W) each."""
 
 from collections.abc import Sequence
-from math import prod
+from math import log, prod
 
 import torch
 import torch.nn.functional as F
@@ -105,7 +105,11 @@ class Adaptor(nn.Module):
 
 
 class VariationalHead(ModelMixin, ConfigMixin):
-    """What every head has: ``moments`` to write, ``forward`` that turns them into mu and logvar."""
+    """What every head has: ``moments`` to write, ``forward`` that turns them into mu and logvar.
+
+    mu_rms: every sample's mu is brought to this rms, so that it cannot run away. min_std: sigma² gets its square added,
+    so that z0 cannot become so sharp that x_t gives z1 away. None, as in the original: neither.
+    """
 
     def moments(self, states: Tensor, keep: Tensor | None) -> Tensor:
         """(B, 2 C H W), all of mu, then all of logvar; states: (B, L, D), keep: (B, L) bool or None."""
@@ -123,6 +127,11 @@ class VariationalHead(ModelMixin, ConfigMixin):
             raise ValueError(f"{type(self).__name__}: mask must be a tensor of {tuple(states.shape[:2])}, got {got}")
         moments = self.moments(states, None if mask is None else mask != 0)
         mu, logvar = moments.view(-1, 2, *self.config.latent_shape).unbind(1)
+        if self.config.mu_rms is not None:
+            rms = mu.float().square().mean((1, 2, 3), keepdim=True).sqrt().clamp_min(1e-6)
+            mu = (mu * (self.config.mu_rms / rms)).to(logvar.dtype)
+        if self.config.min_std is not None:
+            logvar = torch.logaddexp(logvar, torch.full_like(logvar, 2 * log(self.config.min_std)))
         return mu, logvar
 
     def reset_parameters(self) -> None:
@@ -152,6 +161,8 @@ class TextHead(VariationalHead):
         reductions: int = 3,
         compressed: int | None = None,
         last_norm: bool = False,
+        mu_rms: float | None = None,
+        min_std: float | None = None,
     ):
         super().__init__()
         check_positive("TextHead", width=width, tokens=tokens, blocks=blocks, hidden=hidden, heads=heads)
@@ -200,7 +211,13 @@ class LinearHead(VariationalHead):
 
     @register_to_config
     def __init__(
-        self, width: int = 768, tokens: int = 77, latent_shape: Sequence[int] = (4, 32, 32), hidden: int = 1024
+        self,
+        width: int = 768,
+        tokens: int = 77,
+        latent_shape: Sequence[int] = (4, 32, 32),
+        hidden: int = 1024,
+        mu_rms: float | None = None,
+        min_std: float | None = None,
     ):
         super().__init__()
         self.layers = nn.Sequential(

@@ -171,7 +171,8 @@ def judge_one_step(
     if max(cos) <= -least:
         direction = f"Direction: cos {listed(cos)} at t = {listed(t)}, backwards."
     fault = "too small" if max(ratio) <= high else "too large" if min(ratio) >= low else "uneven in t"
-    size = f"Size: |v_pred| / |v*| {listed(ratio)}, {'right' if sized else fault}."
+    by = f" by a factor of {gain:.3g}" if fault == "too small" and gain is not None else ""
+    size = f"Size: |v_pred| / |v*| {listed(ratio)}, {'right' if sized else fault + by}."
     advice = []
     if not sized and fault == "uneven in t":
         advice.append("No one gain mends a size that is too small at some t and too large at others.")

@@ -1,0 +1,194 @@
+"""What the frozen parts make of a source, computed once and kept on disk.
+
+``<what>-<digest>/`` has safetensors shards 00000, 00001, … and ``done.json``. It is written under a hidden temporary
+name and renamed when whole, so what has the name is whole; a process that is killed leaves its hidden one behind.
+Several processes may make the same cache at once, each the whole of it: the first to end keeps the name.
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from fmpipe.data.source import Source, digest_of, to_pixels
+from fmpipe.text import TextEncoder, check_prompts
+
+if TYPE_CHECKING:
+    from fmpipe.vae import LatentVAE
+
+FORMAT = 1
+BAR_AFTER = 2.0  # seconds
+
+
+@dataclass(frozen=True)
+class Latents:
+    """moments (N, 2C, h, w), fp32: ``encode_moments``', not scaled. items: ``key captions labels`` of each."""
+
+    moments: Tensor
+    items: list[dict]
+    path: Path
+    digest: str
+
+
+@dataclass(frozen=True)
+class States:
+    """states (M, L, D) fp16 and mask (M, L) bool of M distinct captions; index: which row is whose."""
+
+    index: dict[str, int]
+    states: Tensor
+    mask: Tensor
+    path: Path
+    digest: str
+
+    def rows(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """States (B, L, D) fp32 and mask (B, L) of B captions; KeyError names one that was never encoded."""
+        if unknown := [caption for caption in captions if caption not in self.index]:
+            raise KeyError(f"States: caption {unknown[0]!r} is not in {self.path}")
+        rows = [self.index[caption] for caption in captions]
+        return self.states[rows].float(), self.mask[rows]
+
+
+def cache_latents(
+    source: Source, vae: "LatentVAE", folder: str | Path, *, batch: int = 32, shard: int = 4096
+) -> Latents:
+    """The moments of every image of source, from ``folder/latents-<digest>`` or encoded into it.
+
+    digest: of source's, of vae's weights and wrapped config (its scale does not matter here) and of the format.
+    ValueError for a damaged cache.
+    """
+    about = {"source": source.digest, "vae": weights_sha256(vae), "config": dict(vae.config.vae_config)}
+    digest = digest_of("latents", FORMAT, about)
+    items: list[dict] = []
+
+    def encode(rows: range) -> dict[str, Tensor]:
+        found = [source[i] for i in rows]
+        items.extend({"key": item.key, "captions": item.captions, "labels": item.labels} for item in found)
+        pixels = to_pixels(torch.stack([item.image for item in found]))
+        return {"moments": vae.encode_moments(pixels.to(vae.device)).float().cpu()}
+
+    path = Path(folder) / f"latents-{digest}"
+    if not path.is_dir():
+        _write(path, {**about, "items": items}, encode, len(source), batch, shard)
+    tensors, done = _load(path, "moments", "items")
+    return Latents(tensors["moments"], done["items"], path, digest)
+
+
+def cache_states(
+    captions: Sequence[str], encoder: TextEncoder, folder: str | Path, *, batch: int = 64, shard: int = 4096
+) -> States:
+    """The token states of every distinct caption, from ``folder/states-<digest>`` or encoded into it.
+
+    digest: of the sorted captions, of encoder's weights, class and tokens, and of the format. ValueError for a damaged
+    cache, and for states beyond fp16.
+    """
+    texts = sorted(set(check_prompts("cache_states", captions)))
+    about = {"encoder": type(encoder).__name__, "weights": weights_sha256(encoder), "tokens": encoder.tokens}
+    digest = digest_of("states", FORMAT, about, texts)
+
+    def encode(rows: range) -> dict[str, Tensor]:
+        states, mask = encoder(texts[rows.start : rows.stop])
+        half = states.half().cpu()
+        if bad := [texts[i] for i, one in zip(rows, half) if not one.isfinite().all()]:
+            raise ValueError(f"cache_states: the states of {bad[0]!r} are not finite in fp16")
+        return {"states": half, "mask": mask.cpu()}
+
+    path = Path(folder) / f"states-{digest}"
+    if not path.is_dir():
+        _write(path, {**about, "captions": texts}, encode, len(texts), batch, shard)
+    tensors, done = _load(path, "states", "captions")
+    index = {caption: row for row, caption in enumerate(done["captions"])}
+    return States(index, tensors["states"], tensors["mask"], path, digest)
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """Of the names, dtypes, shapes and bytes of its state, in the order of the names."""
+    sha = hashlib.sha256()
+    for key, value in sorted(model.state_dict().items()):
+        sha.update(f"{key} {value.dtype} {tuple(value.shape)}\n".encode())
+        sha.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return sha.hexdigest()
+
+
+@torch.no_grad()
+def _write(
+    path: Path, about: dict, encode: Callable[[range], dict[str, Tensor]], count: int, batch: int, shard: int
+) -> None:
+    """encode's rows as shards, then about as done.json, which encode may fill meanwhile."""
+    for name, value in (("the number of items", count), ("batch", batch), ("shard", shard)):
+        if value < 1:
+            raise ValueError(f"{path.name}: {name} must be at least 1, got {value}")
+    temporary = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
+    temporary.mkdir(parents=True)
+    try:
+        starts = range(0, count, shard)
+        with _bar(path.name, count) as advance:
+            for number, start in enumerate(starts):
+                stop, parts = min(start + shard, count), []
+                for first in range(start, stop, batch):
+                    parts.append(encode(rows := range(first, min(first + batch, stop))))
+                    advance(len(rows))
+                whole = {name: torch.cat([part[name] for part in parts]).contiguous() for name in parts[0]}
+                save_file(whole, _shard(temporary, number))
+        done = {"format": FORMAT, "counts": [min(shard, count - start) for start in starts], **about}
+        (temporary / "done.json").write_text(json.dumps(done), encoding="utf-8")
+        try:
+            temporary.rename(path)
+        except OSError:
+            if not path.is_dir():  # else another process was first
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _load(path: Path, first: str, rows: str) -> tuple[dict[str, Tensor], dict]:
+    """All shards' tensors, and done.json; first and rows: a tensor and a list there that must be of one length."""
+    file = path / "done.json"
+    try:
+        done = json.loads(file.read_text(encoding="utf-8"))
+        if len(done[rows]) != sum(done["counts"]):
+            raise ValueError(f"{len(done[rows])} {rows} for {sum(done['counts'])} rows")
+        shards = []
+        for number, count in enumerate(done["counts"]):
+            shards.append(load_file(file := _shard(path, number)))
+            if len(shards[-1][first]) != count:
+                raise ValueError(f"{len(shards[-1][first])} rows instead of {count}")
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ValueError(f"{file} is damaged ({error}); delete the folder {path}, it will be made again") from error
+    return {name: torch.cat([shard[name] for shard in shards]) for name in shards[0]}, done
+
+
+def _shard(path: Path, number: int) -> Path:
+    return path / f"{number:05d}.safetensors"
+
+
+@contextmanager
+def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Yields what to call with the number of rows done; shows on a terminal's stderr what takes long."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console, began = Console(stderr=True), time.monotonic()
+    progress = Progress(console=console, transient=True)
+    task = progress.add_task(title, total=total)
+
+    def advance(rows: int) -> None:
+        progress.advance(task, rows)
+        if console.is_terminal and time.monotonic() - began > BAR_AFTER:
+            progress.start()
+
+    try:
+        yield advance
+    finally:
+        if progress.live.is_started:  # stop alone prints an empty line
+            progress.stop()

@@ -1,0 +1,64 @@
+"""What a source of captioned pictures is, and how it is split."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+
+class Item(NamedTuple):
+    """One captioned picture."""
+
+    image: Tensor  # uint8 (3, H, W)
+    captions: tuple[str, ...]  # at least one, the first the plainest
+    key: str  # stable, unique in the source
+    labels: dict[str, str] = {}  # noqa: RUF012 (nobody writes to it)
+
+
+class Source(Protocol):
+    """digest: 16 hex digits of everything that determines the items. Items past the end raise IndexError."""
+
+    digest: str
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, i: int) -> Item: ...
+
+
+def split(keys: Sequence[str], val: float, seed: int = 0) -> tuple[list[int], list[int]]:
+    """(train, val) indices: val where u < val, u in [0, 1) the first 64 bits of ``sha256(seed, key)``.
+
+    A new key never moves the others. val is the share to expect, in [0, 1]; ValueError outside.
+    """
+    if not 0 <= val <= 1:
+        raise ValueError(f"split: val must be in [0, 1], got {val!r}")
+    sides: tuple[list[int], list[int]] = ([], [])
+    for i, key in enumerate(keys):
+        drawn = int.from_bytes(hashlib.sha256(f"{seed}\n{key}".encode()).digest()[:8], "big") / 2**64
+        sides[drawn < val].append(i)
+    return sides
+
+
+def to_pixels(images: Tensor) -> Tensor:
+    """uint8 in 0…255 to fp32 in [-1, 1], any shape."""
+    return images.float() / 127.5 - 1
+
+
+def digest_of(*parts: object) -> str:
+    """16 hex digits of the sha256 of the parts as JSON."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def file_digests(files: Iterable[Path]) -> list[tuple[int, str]]:
+    """(size, sha256) of each."""
+    digests = []
+    for file in files:
+        sha = hashlib.sha256()
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                sha.update(chunk)
+            digests.append((stream.tell(), sha.hexdigest()))
+    return digests

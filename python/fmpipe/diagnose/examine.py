@@ -1,0 +1,176 @@
+"""Every check that a pipeline, some pictures with captions, and a run's log allow."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fmkernels import flow_loss, flow_pair, reparameterize
+from fmkernels.flow import sample, uniform
+from fmpipe.diagnose import checks
+from fmpipe.diagnose.checks.sampling import judge_probes
+from fmpipe.diagnose.verdict import Overrides, Verdict, skipped
+
+PROMPTS = ("a cat", "a car", "a red apple")  # the diary's
+_IMAGES, _LOG = "needs pictures: --images DIR", "needs a run's log: --log RUN"
+_PAIRS = "needs pictures and their captions: --images DIR --captions FILE"
+_LACKS = {
+    **dict.fromkeys(("vae_round_trip", "scale_contract", "latent_is_sample", "image_range"), _IMAGES),
+    **dict.fromkeys(("pairing", "scale", "one_step", "target_definition", "condition_use", "shooting"), _PAIRS),
+    **dict.fromkeys(("teacher_euler", "endpoint", "leak", "gradient_path"), _PAIRS),
+    **dict.fromkeys(("kl", "gradient_shares", "update_ratios", "loss_magnitudes", "overflow"), _LOG),
+    "dino": "needs the number of classes: call fmpipe.diagnose.checks.dino",
+    "same_augmentation": "needs the batches of both paths: call fmpipe.diagnose.checks.same_augmentation",
+    "time_embedding": "needs the embedding and the features: call fmpipe.diagnose.checks.time_embedding",
+    "overfit": "needs a run on a small fixed set: call fmpipe.diagnose.checks.overfit with its history",
+    **dict.fromkeys(
+        ("ablation_only_flow", "ablation_kl_off", "ablation_condition_shuffled"), "needs runs with a part left out"
+    ),
+}
+
+
+class Examination(NamedTuple):
+    """verdicts: one of each check, in the order of CHECKS. pictures: the diary's, (N, 3, H, W) in [-1, 1], by name."""
+
+    verdicts: list[Verdict]
+    pictures: dict[str, Tensor]
+
+
+@torch.no_grad()
+def examine(
+    pipe,
+    images: Tensor | None = None,
+    captions: Sequence[str] | None = None,
+    history: Mapping[str, Sequence[float]] | None = None,
+    *,
+    prompts: Sequence[str] = PROMPTS,
+    steps: int = 25,
+    seed: int = 0,
+    overrides: Overrides = None,
+) -> Examination:
+    """All checks on a :class:`fmpipe.FlowPipeline`; those without their input are skipped and say what they lack.
+
+    images: (B, 3, H, W) in [-1, 1], of the pipeline's size. captions: one for each. history: of a log, name -> values.
+    The velocity is the network's own: neither guided nor with the pipeline's fm_gain.
+    """
+    if captions is not None and (images is None or len(captions) != len(images)):
+        count = 0 if images is None else len(images)
+        raise ValueError(f"examine: captions must be one for each image, got {len(captions)} for {count}")
+    found = [*_without_data(pipe, prompts, overrides)]
+    made, pictures = _generated(pipe, prompts, steps, seed)
+    found.append(judge_probes(*made, overrides=overrides))
+    if images is not None:
+        more, drawn = _on_images(pipe.vae, images, seed, overrides)
+        found, pictures = found + more, drawn | pictures
+    if captions is not None:
+        found += _on_pairs(pipe, images, list(captions), seed, overrides)
+    if history is not None:
+        found += _on_log(history, overrides)
+    by_name = {verdict.name: verdict for verdict in found}
+    verdicts = [by_name[name] if name in by_name else skipped(name, _LACKS[name]) for name in checks.CHECKS]
+    return Examination(verdicts, pictures)
+
+
+def _without_data(pipe, prompts, overrides) -> list[Verdict]:
+    return [
+        checks.vae_eval(pipe.vae),
+        checks.text_path(lambda texts: pipe.encode(texts)[0], prompts, overrides=overrides),
+    ]
+
+
+def _generated(pipe, prompts, steps, seed) -> tuple[tuple, dict[str, Tensor]]:
+    """The probes A, B, C of a run, and the pictures of A and C."""
+    generator = torch.Generator().manual_seed(seed)
+    out = pipe(list(prompts), steps, generator=generator, output_type="latent")
+    decoded = {name: pipe.vae.decode(z.to(pipe.vae.dtype)).float() for name, z in (("A", out.z0), ("C", out.z1))}
+    return (out.probes["A"], out.probes["B"], out.probes["C"]), decoded
+
+
+def _on_images(vae, images, seed, overrides) -> tuple[list[Verdict], dict[str, Tensor]]:
+    def encode(x):
+        return vae.encode(x, generator=torch.Generator().manual_seed(seed))
+
+    images = images.to(vae.device, vae.dtype)
+    moments = vae.encode_moments(images)
+    shift, scale = vae.shift_scale(moments.float())
+    z1 = vae.sample(moments, torch.Generator().manual_seed(seed))
+    verdicts = [
+        checks.image_range(images, overrides=overrides),
+        checks.vae_round_trip(encode, vae.decode, images, overrides=overrides),
+        checks.scale_contract(encode, vae.decode, images, float(vae.config.scaling_factor), overrides=overrides),
+        checks.latent_is_sample(z1, moments, scale, shift, overrides=overrides),
+    ]
+    mean = moments[:, : vae.channels]
+    direct = vae.vae.decode(mean).sample  # around the scale, not through it
+    return verdicts, {"orig": images.float(), "recon_wrap": vae.decode(encode(images)).float(), "recon_direct": direct}
+
+
+def _on_pairs(pipe, images, captions, seed, overrides) -> list[Verdict]:
+    net, draw = pipe.velocity_net, torch.Generator().manual_seed(seed)
+    mu, logvar = (x.float() for x in pipe.encode(captions))
+    eps = torch.randn(mu.shape, generator=draw).to(mu)
+    z0 = reparameterize(mu, logvar, eps=eps)[0].to(net.device)
+    z1 = pipe.vae.encode(images.to(pipe.vae.device, pipe.vae.dtype), generator=draw).float().to(net.device)
+    t = torch.rand(len(z0), generator=draw).to(z0)
+
+    def velocity(x, t, **options):
+        return net.velocity(x.to(net.dtype), t, **options)
+
+    def score(_, texts):
+        """Less the flow loss: t, eps and z1 are the same for all orders of the captions."""
+        mu, logvar = (x.float() for x in pipe.encode(list(texts)))
+        x_t, target = flow_pair(t, reparameterize(mu, logvar, eps=eps)[0].to(z1), z1)
+        return -flow_loss(velocity(x_t, t).float(), v_target=target, reduction="none")
+
+    common, ends = {"overrides": overrides}, (velocity, z0, z1)
+    one_step, shot = checks.one_step(*ends, **common), checks.shooting(*ends, **common)
+    spread = reparameterize(mu, logvar, eps=eps)[2].as_dict()["std/mean"]
+    cos = sum(one_step.values["cos"]) / len(one_step.values["cos"])
+    verdicts = [
+        checks.scale(z0, z1, generator=torch.Generator().manual_seed(seed), **common),
+        one_step,
+        checks.target_definition(*ends, **common),
+        shot,
+        checks.leak(cos, shot.values["relative"][-1], spread, **common),
+        checks.teacher_euler(z0, z1, integrate=lambda v, x, n: sample(v, x, uniform(n)).x, **common),
+        checks.endpoint(*ends, **common),
+        checks.gradient_path(
+            lambda x0, x1: flow_pair(t, x0, x1)[1], z1, z0, eps=eps, logvar=logvar,
+            kl=lambda eps: reparameterize(mu, logvar, eps=eps)[1].sum(), **common,
+        ),
+    ]  # fmt: skip
+    if len(z0) >= 2:
+        verdicts.append(checks.condition_use(*ends, generator=torch.Generator().manual_seed(seed), **common))
+    if len(set(captions)) > 1 and len(captions) >= 4:
+        order = torch.Generator().manual_seed(seed)
+        verdicts.append(checks.pairing(score, images, captions, generator=order, **common))
+    return verdicts
+
+
+def _on_log(history, overrides) -> list[Verdict]:
+    """Those whose names the log has."""
+    losses = {k: v for k, v in history.items() if k.startswith("loss/") and k != "loss/total"}
+    weights = {k.replace("w/", "loss/"): v[-1] for k, v in history.items() if k.startswith("w/")}
+    verdicts = [checks.update_ratios(history, overrides=overrides)]
+    if all(len(history.get(name, ())) > 1 for name in ("mu/abs_mean", "std/mean", "logvar/mean")):
+        verdicts.append(checks.kl(history, overrides=overrides))
+    if "grad/total" in history:
+        grads = {name: values for name, values in history.items() if name.startswith("grad/")}
+        verdicts.append(checks.gradient_shares(grads, overrides=overrides))
+    if losses:
+        weights = {name: weight for name, weight in weights.items() if name in losses}
+        verdicts.append(checks.loss_magnitudes(losses, weights, overrides=overrides))
+    if len(history.get("scaler/scale", ())) > 1:
+        verdicts.append(checks.overflow(history["scaler/scale"], overrides=overrides))
+    return verdicts
+
+
+def history_of(lines: Sequence[Mapping]) -> dict[str, list[float]]:
+    """name -> its values in the order of the lines of :func:`fmpipe.diagnose.log.read_log`; numbers only."""
+    history: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in line.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                history.setdefault(name, []).append(value)
+    return history
