@@ -1,0 +1,172 @@
+"""What a training run is: one typed tree of settings, YAML to and fro (:mod:`fmpipe.train.settings`), and presets."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass
+class Data:
+    """source: ``shapes`` needs nothing; ``folder`` and ``shards`` a path. val: share held out, by key.
+
+    limit: train on so many items only, and validate on the same: to overfit them.
+    """
+
+    source: Literal["shapes", "folder", "shards"] = "shapes"
+    path: str | None = None
+    captions: str | None = None
+    size: int = 32
+    count: int = 2048  # shapes only
+    seed: int = 0
+    val: float = 0.1
+    limit: int | None = None
+    cache: str = "cache"
+
+
+@dataclass
+class Optim:
+    """lr: at its highest, after ``warmup`` of the steps; a cosine then takes it to ``floor`` of it."""
+
+    steps: int = 1000
+    batch: int = 32  # of all processes together
+    lr: float = 1e-3
+    warmup: float = 0.05
+    floor: float = 0.05
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.99)
+    clip: float = 1.0
+    ema: float = 0.999
+    scales: dict[str, float] = field(default_factory=dict)  # factors of lr, by the beginning of a parameter's name
+
+
+@dataclass
+class Autoencoder:
+    """Stage ``vae``: ``L1 + mse · MSE + kl · KL``. path: a folder of a :class:`fmpipe.vae.LatentVAE`, used as it is."""
+
+    path: str | None = None
+    channels: int = 4
+    widths: list[int] = field(default_factory=lambda: [32, 64, 64])
+    layers: int = 1
+    groups: int = 8
+    mse: float = 2.0
+    kl: float = 1e-4
+    optim: Optim = field(default_factory=lambda: Optim(lr=1.5e-3, weight_decay=0.0, ema=0.99))
+
+
+@dataclass
+class Losses:
+    """Weights, and the controls of MISSION §5. Those with weight 0 are not computed.
+
+    weighting: ``constant``; ``share`` moves the weights until gradients have the shares of ``shares`` (flow: 1);
+    ``gradnorm``; ``pcgrad`` projects conflicting gradients. kl_beta: what the KL's weight does after its warm-up.
+    """
+
+    flow: float = 1.0
+    kl: float = 1e-2
+    contrastive: float = 0.0
+    dino: float = 0.0
+    norm: float = 0.0
+    kl_kind: Literal["standard", "crossflow"] = "standard"
+    kl_warmup: float = 0.1
+    kl_beta: Literal["constant", "linear", "cosine", "cyclic"] = "constant"
+    weighting: Literal["constant", "share", "gradnorm", "pcgrad"] = "constant"
+    shares: dict[str, float] = field(default_factory=lambda: {"kl": 0.2, "dino": 0.35, "contrastive": 0.35})
+    t: Literal["uniform", "logit_normal", "edge", "mixed"] = "uniform"
+    edge_weight: float = 0.0
+    null: float = 0.1
+    multi_scale: bool = True
+    detach: bool = False  # z0 in x_t: the flow loss then does not move the head
+    dino_classes: int = 256
+    temperatures: tuple[float, float] = (0.04, 0.1)  # teacher, student
+    alarm: float = 3.0  # E|z0| or E|v*| beyond this many times E|z1| ends the run
+
+    def __post_init__(self):
+        if self.dino and not self.contrastive:
+            raise ValueError("dino needs contrastive: its teacher is an average of the tower that contrastive trains")
+        if self.weighting in ("share", "gradnorm") and self.kl_beta != "constant":
+            raise ValueError(f"weighting {self.weighting!r} would undo kl_beta {self.kl_beta!r}: take 'constant'")
+
+
+@dataclass
+class Flow:
+    """Stage ``flow``: the text head and the velocity network. head, net: arguments of TextHead and DiMR."""
+
+    encoder: str = "minilm"
+    tokens: int = 16
+    head: dict = field(default_factory=dict)
+    net: dict = field(default_factory=dict)
+    losses: Losses = field(default_factory=Losses)
+    optim: Optim = field(default_factory=Optim)
+
+
+@dataclass
+class Diffusion:
+    """Stage ``diffusion``: the plain objective, x0 predicted from x_t by a DiMR with arguments net."""
+
+    net: dict = field(default_factory=dict)
+    time_weight: bool = False
+    optim: Optim = field(default_factory=Optim)
+
+
+@dataclass
+class Every:
+    """Steps between; 0 is never."""
+
+    log: int = 50
+    validate: int = 250
+    save: int = 250
+    sample: int = 500
+
+
+@dataclass
+class Config:
+    """A run: its stages in order, each in its own folder under ``out``."""
+
+    out: str = "runs/default"
+    stages: list[Literal["vae", "flow", "diffusion"]] = field(default_factory=lambda: ["vae", "flow"])
+    seed: int = 0
+    precision: Literal["no", "bf16", "fp16"] = "no"
+    keep: int = 3  # checkpoints
+    report_to: list[Literal["jsonl", "tensorboard"]] = field(default_factory=lambda: ["jsonl"])
+    data: Data = field(default_factory=Data)
+    vae: Autoencoder = field(default_factory=Autoencoder)
+    flow: Flow = field(default_factory=Flow)
+    diffusion: Diffusion = field(default_factory=Diffusion)
+    every: Every = field(default_factory=Every)
+
+
+def _stages(dims: tuple[int, int], hidden: tuple[int, int], blocks: tuple[int, int], grid: int) -> list[dict]:
+    """A transformer stage at half the latent's resolution and a ConvNeXt one at all of it; grid: of the first."""
+    return [
+        {
+            "kind": "transformer",
+            "dim": dims[0],
+            "hidden": hidden[0],
+            "blocks": blocks[0],
+            "grid": [grid] * 2,
+            "patch": 2,
+        },
+        {
+            "kind": "convnext",
+            "dim": dims[1],
+            "hidden": hidden[1],
+            "blocks": blocks[1],
+            "grid": [2 * grid] * 2,
+            "patch": 1,
+        },
+    ]
+
+
+def shapes_tiny() -> Config:
+    """Less than a minute on two cores: 32 px, latents of 4 × 8 × 8."""
+    return Config(
+        out="runs/shapes-tiny",
+        data=Data(count=1728, val=0.05),
+        vae=Autoencoder(widths=[16, 32, 32], optim=Optim(steps=400, batch=32, lr=3e-3, weight_decay=0.0, ema=0.99)),
+        flow=Flow(
+            head={"blocks": 1, "hidden": 256, "heads": 4, "reductions": 2, "mu_rms": 1.0, "min_std": 0.5},
+            net={"stage_configs": _stages((64, 32), (128, 64), (5, 3), grid=4)},
+            losses=Losses(kl=1e-3),
+            optim=Optim(steps=800, batch=64, lr=2e-3, ema=0.995),
+        ),
+        every=Every(log=50, validate=200, save=200, sample=400),
+    )

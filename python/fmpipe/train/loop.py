@@ -1,0 +1,312 @@
+"""The training loop: one for every stage, one process or several, cut and resumed without a trace."""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+
+from fmpipe.diagnose import metrics
+from fmpipe.diagnose.log import RunLog
+from fmpipe.train import checkpoint
+from fmpipe.train.batches import ALL, drawn
+from fmpipe.train.config import Config, Losses, Optim
+from fmpipe.train.objective import STATISTICS, Outcome
+from fmpipe.train.optim import EMA, learning_rate, parameter_groups
+from fmpipe.train.weights import GradNorm, beta, by_gradient_share, pcgrad, warm_up
+
+WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+class StoppedError(RuntimeError):
+    """A run that ended itself; the last good state is saved."""
+
+
+@dataclass
+class Stage:
+    """What the loop needs to know of a stage.
+
+    batches: ``batches(step, rows) -> arguments of the objective``. weights: of its losses. heads: dotted names for the
+    update ratios. validate: figures of the averaged weights; draw: a picture of them, saved in a folder. alarm: the
+    scale at which to stop, times E|z1|.
+    """
+
+    name: str
+    objective: nn.Module
+    batches: Callable[..., dict[str, Tensor]]
+    optim: Optim
+    weights: "Weigher"
+    heads: dict[str, str]
+    validate: Callable[[nn.Module], dict[str, float]]
+    draw: Callable[[nn.Module, Path], None]
+    alarm: float = 0.0
+    constants: dict[str, object] | None = None
+
+
+class Weigher:
+    """The losses' weights at a step: constants, warmed up and scheduled for the KL, or moved by their gradients."""
+
+    def __init__(self, weights: dict[str, float], total: int, config: Losses | None = None):
+        self.given = {name: weight for name, weight in weights.items() if weight}
+        self.base, self.total, self.config = dict(self.given), total, config
+        self.kind = config.weighting if config else "constant"
+        self.gradnorm = GradNorm(self.given) if self.kind == "gradnorm" else None
+
+    def __call__(self, step: int) -> dict[str, float]:
+        weights = dict(self.base)
+        if self.config and "kl" in weights:
+            factor = warm_up(step, self.total, self.config.kl_warmup) * beta(step, self.total, self.config.kl_beta)
+            weights["kl"] *= factor
+        return weights
+
+    def adjust(self, step: int, norms: dict[str, float], losses: dict[str, float]) -> None:
+        """After a step that logs, and after the warm-up. norms: of the weighted losses' gradients; losses: plain."""
+        if self.kind not in ("share", "gradnorm") or step < self.config.kl_warmup * self.total:
+            return
+        if self.kind == "share":
+            shares = {name: share for name, share in self.config.shares.items() if name in self.base}
+            self.base = by_gradient_share(norms, shares, self.base)
+        else:
+            factors = self.gradnorm.update(norms, losses)
+            self.base = {name: weight * factors[name] for name, weight in self.given.items()}
+
+    def state_dict(self) -> dict:
+        return {"base": self.base, "gradnorm": self.gradnorm.state_dict() if self.gradnorm else None}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.base = dict(state["base"])
+        if self.gradnorm:
+            self.gradnorm.load_state_dict(state["gradnorm"])
+
+
+class Trainer:
+    """Runs a stage to its last step in ``folder``: ``log.jsonl``, ``checkpoints/``, ``samples/``.
+
+    The numbers of a step depend on the seed and the step alone, so that a resumed run goes on as the uncut one would.
+    """
+
+    def __init__(self, stage: Stage, config: Config, folder: Path, accelerator: Accelerator):
+        self.stage, self.config, self.folder, self.accelerator = stage, config, folder, accelerator
+        optim = stage.optim
+        stage.objective.train()
+        groups = parameter_groups(stage.objective, optim.lr, optim.weight_decay, optim.scales)
+        self.rates = [group["lr"] for group in groups]
+        optimizer = torch.optim.AdamW(groups, betas=tuple(optim.betas))
+        self.model, self.optimizer = accelerator.prepare(stage.objective, optimizer)
+        self.objective = accelerator.unwrap_model(self.model)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.ema = EMA(self.objective, optim.ema)
+        self.metrics = metrics.Metrics(config.every.log) if config.every.log else None
+        self.ratios = metrics.UpdateRatios(self.objective, self.optimizer.optimizer, stage.heads)
+        self.world, self.step = accelerator.num_processes, 0
+        if optim.batch % self.world:
+            raise ValueError(
+                f"{stage.name}.optim.batch must be a multiple of {self.world} processes, got {optim.batch}"
+            )
+
+    # The loop
+
+    def run(self, resume: str | None = None, shown: Callable[[int, dict], None] | None = None) -> nn.Module:
+        """All steps that are left; the objective with its averaged weights. shown: called at every step that logs."""
+        if resume is not None:
+            self.restore(checkpoint.find(self.folder / "checkpoints", resume))
+        every, main = self.config.every, self.accelerator.is_main_process
+        log = RunLog(self.folder, self.config.report_to) if main else contextlib.nullcontext()
+        with log:
+            if self.step == 0:
+                figures = {
+                    **(self.stage.constants or {}),
+                    **(self.averaged(self.stage.validate) if every.validate else {}),
+                }
+                if main and figures:
+                    log.write(0, figures)
+            while self.step < self.stage.optim.steps:
+                figures = self.train_step()
+                done = self.step
+                if _due(every.validate, done) or done == self.stage.optim.steps:
+                    figures |= self.averaged(self.stage.validate)
+                if main and figures:
+                    log.write(done, figures)
+                if shown is not None and figures:
+                    shown(done, figures)
+                if _due(every.sample, done):
+                    picture = self.folder / "samples" / f"{done:08d}.png"
+                    self.averaged(partial(self.stage.draw, path=picture))  # by all: a sharded model needs them
+                if _due(every.save, done) or done == self.stage.optim.steps:
+                    self.save()
+        self.ema.copy_to(self.objective)
+        return self.objective.eval()
+
+    def train_step(self) -> dict[str, object]:
+        """One step; the figures for the log if it is one that logs, else nothing."""
+        step, logs = self.step, self.metrics is not None and self.metrics.should(self.step)
+        factor = learning_rate(step, self.stage.optim.steps, self._warmup(), self.stage.optim.floor)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        outcome = self.model(**{k: x.to(self.accelerator.device) for k, x in self._batch(step).items()})
+        weights = self.stage.weights(step)
+        total = sum(weight * outcome.losses[name] for name, weight in weights.items())
+        if not torch.isfinite(total):
+            self._stop(_not_finite(step, outcome, weights))
+        norms = self._backward(outcome.losses, weights, total, logs)
+        clipped = self.accelerator.clip_grad_norm_(self.parameters, self.stage.optim.clip)
+        if not torch.isfinite(clipped) and self.accelerator.scaler is None:
+            names = (name for name, p in self.objective.named_parameters() if not _finite(p.grad))
+            self._stop(f"step {step}: the gradient of {next(names)} is not finite, the losses are")
+        with self.ratios.step() if logs else contextlib.nullcontext() as ratios:
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.objective.after_step()
+        self.ema.update(self.objective)
+        self.step += 1
+        if not logs:
+            return {}
+        figures = self._figures(outcome, weights, total, {**norms, **ratios})
+        self._alarm(figures)
+        if "grad/total" in figures:
+            rows = [[figures[f"grad/{name}"], figures[f"loss/{name}"]] for name in weights]
+            if self.world > 1:  # every process its own batch, but one set of weights
+                rows = self.accelerator.reduce(torch.tensor(rows, device=self.accelerator.device), "mean").tolist()
+            norms, losses = (dict(zip(weights, column, strict=True)) for column in zip(*rows, strict=True))
+            self.stage.weights.adjust(step, norms, losses)
+        return figures
+
+    def averaged(self, call: Callable[[nn.Module], object]):
+        """``call(objective)`` with the averaged weights, in eval mode, without gradients."""
+        with torch.no_grad(), self.ema.applied(self.objective):
+            self.objective.eval()
+            try:
+                return call(self.objective)
+            finally:
+                self.objective.train()
+
+    def _batch(self, step: int) -> dict[str, Tensor]:
+        share = self.stage.optim.batch // self.world
+        rank = self.accelerator.process_index
+        return self.stage.batches(step, ALL if self.world == 1 else slice(rank * share, (rank + 1) * share))
+
+    def _backward(self, losses: dict[str, Tensor], weights: dict[str, float], total: Tensor, logs: bool) -> dict:
+        """Gradients in place; their norms, loss by loss, if asked for."""
+        parts = {name: losses[name] for name in weights}
+        if self.stage.weights.kind == "pcgrad":
+            grads = []
+            for name, weight in weights.items():
+                alone = torch.autograd.grad(
+                    weight * losses[name], self.parameters, retain_graph=True, allow_unused=True
+                )
+                grads.append([None if g is None else self.accelerator.reduce(g, "mean") for g in alone])
+            for p, grad in zip(self.parameters, pcgrad(grads, drawn(self.config.seed, 4, self.step)), strict=True):
+                p.grad = grad
+            return {}
+        if not logs or len(parts) < 2:
+            self.accelerator.backward(total)
+            return {}
+        if self.world == 1 and self.accelerator.scaler is None:
+            return metrics.backward(parts, self.parameters, weights)
+        norms = metrics.gradient_norms(parts, self.parameters, weights)
+        self.accelerator.backward(total)
+        return norms
+
+    def _figures(self, outcome: Outcome, weights: dict[str, float], total: Tensor, more: dict) -> dict[str, object]:
+        kept = self.metrics.add(*outcome.stats, outcome.figures, more)
+        kept.add({"loss/total": total, "lr": self.optimizer.param_groups[0]["lr"]})
+        kept.add({f"loss/{name}": loss for name, loss in outcome.losses.items()})
+        kept.add({f"w/{name}": weight for name, weight in weights.items()})
+        for name in STATISTICS:
+            if name in outcome.made:
+                kept.tensor(name, outcome.made[name])
+        return kept.collect()
+
+    # What ends a run
+
+    def _alarm(self, figures: dict[str, object]) -> None:
+        """z0 that runs away takes the targets with it, and every figure of the flow reads well."""
+        if not self.stage.alarm or "scale/z1" not in figures:
+            return
+        for name in ("z0", "v*"):
+            ratio = figures[f"scale/{name}"] / figures["scale/z1"]
+            if not ratio <= self.stage.alarm:
+                self._stop(
+                    f"step {self.step}: E|{name}| is {ratio:.3g} times E|z1| (alarm at {self.stage.alarm:g}): z0 runs "
+                    f"away. Raise flow.losses.kl, set mu_rms in flow.head, or lower flow.optim.lr"
+                )
+
+    def _stop(self, why: str) -> None:
+        path = self.save()
+        raise StoppedError(f"{self.stage.name}: {why}. The state before it is saved: {path}")
+
+    def _warmup(self) -> int:
+        return int(self.stage.optim.warmup * self.stage.optim.steps)
+
+    # States
+
+    def save(self) -> Path:
+        """The state after ``self.step`` steps, of all processes, written by the first."""
+        model, optimizer = get_state_dict(self.model, self.optimizer.optimizer, options=WHOLE)
+        ema = {name: _whole(x) for name, x in self.ema.state_dict().items()}
+        random = gather_object([torch.get_rng_state()])
+        path = self.folder / "checkpoints"
+        if self.accelerator.is_main_process:
+            state = {
+                "model": model,
+                "ema": ema,
+                "optimizer": optimizer,
+                "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler else {},
+                "weights": self.stage.weights.state_dict(),
+                "rng": {str(rank): x for rank, x in enumerate(random)},
+                "meta": {"stage": self.stage.name, "step": self.step, "config": asdict(self.config)},
+            }
+            path = checkpoint.save(path, self.step, state, keep=self.config.keep)
+        self.accelerator.wait_for_everyone()
+        return path
+
+    def restore(self, path: Path) -> None:
+        state = checkpoint.load(path)
+        set_state_dict(
+            self.model, self.optimizer.optimizer, model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"], options=WHOLE,
+        )  # fmt: skip
+        mine = self.ema.state_dict()
+        self.ema.load_state_dict({name: _like(x, mine[name]) for name, x in state["ema"].items()})
+        if self.accelerator.scaler:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        self.stage.weights.load_state_dict(state["weights"])
+        rank = str(self.accelerator.process_index)
+        if rank in state["rng"]:
+            torch.set_rng_state(state["rng"][rank])
+        self.step = state["meta"]["step"]
+
+
+def _due(every: int, done: int) -> bool:
+    return every > 0 and done % every == 0
+
+
+def _finite(x: Tensor | None) -> bool:
+    return x is None or bool(torch.isfinite(x).all())
+
+
+def _not_finite(step: int, outcome: Outcome, weights: dict[str, float]) -> str:
+    """Which loss, and which of the step's tensors was the first."""
+    parts = [name for name in weights if not _finite(outcome.losses[name])]
+    first = next((name for name, x in outcome.made.items() if not _finite(x)), None)
+    where = f"the first tensor that is not is {first}" if first else "every tensor that went into it is finite"
+    return f"step {step}: the loss {', '.join(parts) or 'total'} is not finite; {where}"
+
+
+def _whole(x: Tensor) -> Tensor:
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
+
+
+def _like(x: Tensor, mine: Tensor) -> Tensor:
+    """x spread over the processes as ``mine`` is."""
+    if not hasattr(mine, "full_tensor"):
+        return x
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(x.to(mine.device), mine.device_mesh, mine.placements)

@@ -1,0 +1,206 @@
+"""The stages of a run, built from its config: what each trains on, checks itself by, and leaves behind."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKL
+from PIL import Image, ImageDraw
+from torch import Tensor, nn
+
+from fmkernels import reparameterize
+from fmkernels.flow import sample, uniform
+from fmpipe.data import Folder, Shapes, Shards, Source, split
+from fmpipe.data.cache import Latents, States, cache_latents, cache_states
+from fmpipe.diagnose import metrics
+from fmpipe.models import DiMR, TextHead
+from fmpipe.pipeline import FlowPipeline
+from fmpipe.text import load_text_encoder
+from fmpipe.train.batches import DiffusionBatches, FlowBatches, PixelBatches, drawn
+from fmpipe.train.config import Config, Data
+from fmpipe.train.loop import Stage, Weigher
+from fmpipe.train.objective import DiffusionObjective, FlowObjective, VAEObjective
+from fmpipe.vae import LatentVAE
+
+VAL_BATCHES = 4
+PICTURES, DRAW_STEPS = 8, 25
+
+
+def source_of(data: Data) -> Source:
+    if data.source == "shapes":
+        return Shapes(data.count, data.size, data.seed)
+    if data.path is None:
+        raise ValueError(f"data.path is missing: data.source {data.source!r} needs one")
+    if data.source == "folder":
+        return Folder(data.path, data.captions, data.size)
+    return Shards(data.path, data.size)
+
+
+class Material:
+    """What stages share: the source, its split, and what the frozen parts make of it, each when first asked for."""
+
+    def __init__(self, config: Config):
+        self.config, self.source = config, source_of(config.data)
+        keys = [self.source[i].key for i in range(len(self.source))]
+        self.train, self.val = split(keys, config.data.val, config.data.seed)
+        if config.data.limit is not None:
+            self.train, self.val = self.train[: config.data.limit], []
+        self.val = self.val or self.train
+        self.folder = Path(config.out)
+
+    def vae(self) -> LatentVAE:
+        path = Path(self.config.vae.path or self.folder / "vae" / "result")
+        if not path.is_dir():
+            raise FileNotFoundError(f"no autoencoder at {path}: put vae before the other stages, or give vae.path")
+        return LatentVAE.from_pretrained(path)
+
+    def latents(self, vae: LatentVAE) -> Latents:
+        return cache_latents(self.source, vae, self.config.data.cache)
+
+    def states(self, encoder, latents: Latents) -> States:
+        captions = [caption for item in latents.items for caption in item["captions"]]
+        return cache_states(captions, encoder, self.config.data.cache)
+
+
+def vae_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.Module], Path]]:
+    """Trains an AutoencoderKL; leaves a :class:`LatentVAE` whose latents have mean 0 and std 1 in every channel."""
+    settings = config.vae
+    count = len(settings.widths)
+    model = AutoencoderKL(
+        down_block_types=["DownEncoderBlock2D"] * count,
+        up_block_types=["UpDecoderBlock2D"] * count,
+        block_out_channels=settings.widths,
+        layers_per_block=settings.layers,
+        norm_num_groups=settings.groups,
+        latent_channels=settings.channels,
+        mid_block_add_attention=False,
+    )
+    side = config.data.size // 2 ** (count - 1)
+    latent, optim = (settings.channels, side, side), settings.optim
+    batches = PixelBatches(material.source, material.train, optim.batch, latent, config.seed)
+    held_out = PixelBatches(material.source, material.val, min(optim.batch, len(material.val)), latent, config.seed + 1)
+
+    def validate(objective: nn.Module) -> dict[str, float]:
+        return _validated(objective, held_out, material.val)
+
+    def draw(objective: nn.Module, path: Path) -> None:
+        batch = held_out(0)
+        pixels = torch.cat([batch["pixels"][:PICTURES], objective(**batch).made["predicted_x0"][:PICTURES]])
+        save_grid(pixels, ["picture"] * PICTURES + ["decoded"] * PICTURES, path)
+
+    def finish(objective: nn.Module) -> Path:
+        with torch.no_grad():
+            z = torch.cat([objective(**batches(k)).made["noise"] for k in range(32)]).double()
+        mean, std = z.mean((0, 2, 3)).tolist(), z.std((0, 2, 3)).tolist()
+        objective.vae.register_to_config(scaling_factor=1.0, latents_mean=mean, latents_std=std)
+        LatentVAE.from_diffusers(objective.vae).save_pretrained(material.folder / "vae" / "result")
+        return material.folder / "vae" / "result"
+
+    weights = Weigher({"l1": 1.0, "mse": settings.mse, "kl": settings.kl}, optim.steps)
+    heads = {"encoder": "vae.encoder.conv_out", "decoder": "vae.decoder.conv_out"}
+    return Stage("vae", VAEObjective(model), batches, optim, weights, heads, validate, draw), finish
+
+
+def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.Module], Path]]:
+    """Trains the text head and the velocity network; leaves a :class:`FlowPipeline`."""
+    settings, vae = config.flow, material.vae()
+    encoder = load_text_encoder(settings.encoder, tokens=settings.tokens)
+    latents = material.latents(vae)
+    states = material.states(encoder, latents)
+    shape = (vae.channels, *latents.moments.shape[2:])
+    head = TextHead(width=encoder.dim, tokens=encoder.tokens, latent_shape=shape, **settings.head)
+    objective = FlowObjective(head, DiMR(**settings.net), settings.losses)
+    data = latents, states, vae
+    optim, losses = settings.optim, settings.losses
+    batches = FlowBatches(*data, material.train, optim.batch, losses, config.seed)
+    held_out = FlowBatches(*data, material.val, min(optim.batch, len(material.val)), losses, config.seed + 1)
+
+    def validate(objective: nn.Module) -> dict[str, float]:
+        net, batch = objective.velocity_net, held_out(0)
+        made = objective(**batch).made
+        ends = net.velocity, made["noise"], made["x_0"]
+        found = _validated(objective, held_out, material.val) | metrics.endpoint(*ends)
+        return found | metrics.condition(*ends, batch["t"], generator=drawn(config.seed, 5))
+
+    def draw(objective: nn.Module, path: Path) -> None:
+        captions = [latents.items[i]["captions"][0] for i in material.val[:PICTURES]]
+        save_grid(generate(objective, vae, *states.rows(captions), seed=config.seed), captions, path)
+
+    def finish(objective: nn.Module) -> Path:
+        pipe = FlowPipeline(encoder, objective.text_head, objective.velocity_net, vae)
+        pipe.save_pretrained(material.folder / "pipeline")
+        return material.folder / "pipeline"
+
+    chosen = {name: getattr(losses, name) for name in ("flow", "kl", "contrastive", "dino", "norm")}
+    heads = metrics.default_heads(objective)
+    weights = Weigher(chosen, optim.steps, losses)
+    return Stage("flow", objective, batches, optim, weights, heads, validate, draw, losses.alarm), finish
+
+
+def diffusion_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.Module], Path]]:
+    """Trains a network to predict x0; leaves it."""
+    settings, vae = config.diffusion, material.vae()
+    latents, optim = material.latents(vae), settings.optim
+    objective = DiffusionObjective(DiMR(**settings.net), settings.time_weight)
+    batches = DiffusionBatches(latents, vae, material.train, optim.batch, config.seed)
+    held_out = DiffusionBatches(latents, vae, material.val, min(optim.batch, len(material.val)), config.seed + 1)
+
+    def validate(objective: nn.Module) -> dict[str, float]:
+        return _validated(objective, held_out, material.val)
+
+    def draw(objective: nn.Module, path: Path) -> None:
+        batch = held_out(0)
+        order = batch["steps"].argsort()[:: max(1, len(batch["steps"]) // PICTURES)][:PICTURES]
+        pixels = vae.decode(objective(**batch).made["predicted_x0"][order])
+        save_grid(pixels, [f"from step {k}" for k in batch["steps"][order].tolist()], path)
+
+    def finish(objective: nn.Module) -> Path:
+        objective.velocity_net.save_pretrained(material.folder / "diffusion" / "result")
+        return material.folder / "diffusion" / "result"
+
+    heads = {"flow_head": f"velocity_net.stages.{len(objective.velocity_net.stages) - 1}.output_layer.2"}
+    weights, constants = Weigher({"diffusion": 1.0}, optim.steps), metrics.constants(objective.diffusion.betas)
+    stage = Stage("diffusion", objective, batches, optim, weights, heads, validate, draw, constants=constants)
+    return stage, finish
+
+
+STAGES = {"vae": vae_stage, "flow": flow_stage, "diffusion": diffusion_stage}
+
+
+@torch.no_grad()
+def generate(
+    objective: FlowObjective, vae: LatentVAE, states: Tensor, mask: Tensor, *, seed: int = 0, steps: int = DRAW_STEPS
+) -> Tensor:
+    """Pictures (B, 3, H, W) in [-1, 1] of text states; the noise depends on the seed."""
+    mu, logvar = objective.text_head(states, mask)
+    eps = torch.randn(mu.shape, generator=drawn(seed, 6)).to(mu)
+    z0, _, _ = reparameterize(mu.float(), logvar.float(), eps=eps)
+    return vae.decode(sample(objective.velocity_net.velocity, z0, uniform(steps)).x).clamp(-1, 1)
+
+
+def save_grid(pixels: Tensor, captions: Sequence[str], path: Path, columns: int = PICTURES) -> None:
+    """Pictures (N, 3, H, W) in [-1, 1] in rows, each over its caption; at least 96 pixels wide."""
+    side, label = max(pixels.shape[-1], 96), 12
+    rows = -(-len(pixels) // columns)
+    sheet = Image.new("RGB", (min(columns, len(pixels)) * side, rows * (side + label)), "white")
+    write = ImageDraw.Draw(sheet)
+    for k, (picture, caption) in enumerate(zip(pixels, captions, strict=True)):
+        image = Image.fromarray(((picture.clamp(-1, 1) + 1) * 127.5).round().byte().permute(1, 2, 0).cpu().numpy())
+        x, y = k % columns * side, k // columns * (side + label)
+        sheet.paste(image.resize((side, side), Image.Resampling.NEAREST), (x, y))
+        write.text((x + 2, y + side), caption[: side // 6], fill="black")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(path)
+
+
+def _validated(objective: nn.Module, batches: Callable, items: Sequence[int]) -> dict[str, float]:
+    """The losses and the flow's statistics under ``val/``, means over a few fixed batches."""
+    rows = []
+    for k in range(min(VAL_BATCHES, max(1, len(items) // batches.order.batch))):
+        outcome = objective(**batches(k))
+        row = {f"loss/{name}": loss.item() for name, loss in outcome.losses.items()}
+        row |= {name: x.item() for name, x in outcome.figures.items() if not name.startswith("scale/")}
+        if outcome.stats:
+            row |= {k: v for k, v in outcome.stats[0].as_dict().items() if "_t" not in k}
+        rows.append(row)
+    return {f"val/{name}": sum(row[name] for row in rows) / len(rows) for name in rows[0]}

@@ -1,0 +1,54 @@
+"""Short runs that tell whether a long one is worth it: a small set learnt by heart, and a part left out at a time."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+
+from fmpipe.diagnose import checks
+from fmpipe.diagnose.examine import history_of
+from fmpipe.diagnose.log import read_log
+from fmpipe.diagnose.verdict import Verdict
+from fmpipe.train.config import Config
+from fmpipe.train.run import Shown, run
+
+SAMPLES = 128  # seed 001's
+ABLATION_STEPS = 200  # seed 003's
+
+
+def overfit(config: Config, *, samples: int = SAMPLES, shown: Shown | None = None) -> list[Verdict]:
+    """Trains the flow on ``samples`` items alone; the run goes to ``out/overfit``."""
+    return [checks.overfit(_history(_trial(config, "overfit"), samples, shown))]
+
+
+def ablate(config: Config, *, steps: int = ABLATION_STEPS, shown: Shown | None = None) -> list[Verdict]:
+    """Seed 003's three: the flow loss alone; no KL against KL; the condition shuffled. Runs go to ``out/ablate-…``."""
+    alone, with_kl, without = (_trial(config, f"ablate-{name}", steps) for name in ("flow", "kl", "no-kl"))
+    for trial in (alone, without):
+        trial.flow.losses.kl = 0.0
+    alone.flow.losses.contrastive = alone.flow.losses.dino = alone.flow.losses.norm = 0.0
+    with_kl.flow.losses.kl = with_kl.flow.losses.kl or 1e-2
+    with_kl.flow.losses.kl_warmup = 0.0
+    flow, kl, no_kl = (_history(trial, None, shown) for trial in (alone, with_kl, without))
+    gain = flow["flow/cond_gain_cos"][-1]
+    return [
+        checks.ablation_only_flow(flow),
+        checks.ablation_kl_off(kl, no_kl),
+        checks.ablation_condition_shuffled(flow["val/flow/cos"][-1], flow["val/flow/cos"][-1] - gain),
+    ]
+
+
+def _trial(config: Config, name: str, steps: int | None = None) -> Config:
+    """The flow stage alone, in a folder of its own, with the run's autoencoder; logged and validated often."""
+    trial = copy.deepcopy(config)
+    trial.vae.path = config.vae.path or str(Path(config.out) / "vae" / "result")
+    trial.out, trial.stages = str(Path(config.out) / name), ["flow"]
+    trial.flow.optim.steps = steps or trial.flow.optim.steps
+    often = max(1, trial.flow.optim.steps // 20)
+    trial.every.log, trial.every.validate, trial.every.save, trial.every.sample = often, 2 * often, 0, 0
+    return trial
+
+
+def _history(trial: Config, samples: int | None, shown: Shown | None) -> dict[str, Sequence[float]]:
+    trial.data.limit = samples
+    run(trial, shown=shown)
+    return history_of(read_log(Path(trial.out) / "flow"))

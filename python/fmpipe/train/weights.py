@@ -1,0 +1,135 @@
+"""Weights of the losses: schedules over a run, and what balances the losses by their gradients."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+CYCLES = 4  # of beta(kind="cyclic")
+
+
+def _progress(step: int, total: float) -> float:
+    return min(1.0, step / total) if total > 0 else 1.0
+
+
+def warm_up(step: int, total: int, share: float = 0.1) -> float:
+    """0 → 1, linear over the first ``share`` of the run, then 1."""
+    return _progress(step, share * total)
+
+
+def cosine(step: int, total: int, start: float, end: float) -> float:
+    """``end + (start - end) · ½(1 + cos(π step / total))``; ``end`` from step = total on."""
+    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * _progress(step, total)))
+
+
+def beta(step: int, total: int, kind: str) -> float:
+    """The KL's factor in [0, 1] over a run, p = step / total.
+
+    ``constant``: 1. ``linear``: p. ``cosine``: ½(1 - cos πp). ``cyclic``: four times over, 0 → 1 in the first half of a
+    quarter of the run and 1 in the second. ValueError for another kind.
+    """
+    p = _progress(step, total)
+    kinds = {
+        "constant": 1.0,
+        "linear": p,
+        "cosine": cosine(step, total, 0.0, 1.0),
+        "cyclic": 1.0 if p == 1 else min(1.0, 2 * (CYCLES * p % 1)),
+    }
+    if kind not in kinds:
+        raise ValueError(f"beta: kind must be one of {', '.join(kinds)}, got {kind!r}")
+    return kinds[kind]
+
+
+def by_gradient_share(
+    norms: Mapping[str, float],
+    shares: Mapping[str, float],
+    weights: Mapping[str, float],
+    *,
+    smoothing: float = 0.9,
+    bound: float = 1.5,
+) -> dict[str, float]:
+    """Weights with which ``norms[k] / norms["flow"]`` comes nearer to ``shares[k]``.
+
+    ``w_k ← w_k · clamp((shares[k] norms["flow"] / norms[k])^(1 - smoothing), 1/bound, bound)``. norms: of the gradients
+    of the weighted losses, ``grad/…`` of the log, with these weights and no warm-up on top, which it would undo. Losses
+    without a share, flow among them, keep their weight, and so does one whose gradient is 0 or not finite.
+    ValueError for a share of a loss that has no norm or weight, or no norm of flow.
+    """
+    if missing := {"flow", *shares} - set(norms) | set(shares) - set(weights):
+        raise ValueError(
+            f"by_gradient_share: no norm or weight of {sorted(missing)}, got {list(norms)} and {list(weights)}"
+        )
+    out = dict(weights)
+    for name in shares.keys() - {"flow"}:
+        wanted = shares[name] * norms["flow"]
+        if 0 < wanted < math.inf and 0 < norms[name] < math.inf:
+            out[name] *= min(bound, max(1 / bound, (wanted / norms[name]) ** (1 - smoothing)))
+    return out
+
+
+class GradNorm:
+    """GradNorm (Chen et al. 2018): weights, positive and summing to their count, that bring the gradient norms G_k of
+    the weighted losses to ``G_k ∝ r_k^alpha``, ``r_k = (L_k / L_k(0)) / mean_j (L_j / L_j(0))``: with alpha = 0 to one
+    size, above it the losses that fell least get more.
+
+    The paper descends ``Σ |G_k - mean(G) r_k^alpha|`` by autograd through the norms, which needs a second graph, takes
+    steps of the norms' own size and can leave the positive numbers. Here the norms are given, as the log has them, and
+    ``log w_k ← log w_k - rate · log(G_k / (mean(G) r_k^alpha))``, at most a factor 2, then the sum is restored: it
+    rests at the paper's proportions, and gets there at the same pace whatever the losses' units.
+    """
+
+    def __init__(self, names: Iterable[str], alpha: float = 1.5, rate: float = 0.1):
+        self.alpha, self.rate = alpha, rate
+        self.weights = dict.fromkeys(names, 1.0)
+        self.first: dict[str, float] = {}  # the loss when it was first above 0
+
+    def update(self, norms: Mapping[str, float], losses: Mapping[str, float]) -> dict[str, float]:
+        """The new weights. norms: of the weighted losses' gradients, losses: unweighted, both of one step; a loss whose
+        norm or value is not a positive number stays out of it."""
+        known = [k for k in self.weights if 0 < norms[k] < math.inf and 0 < losses[k] < math.inf]
+        if known:
+            pace = {k: losses[k] / self.first.setdefault(k, losses[k]) for k in known}
+            size, mean_pace = (sum(row[k] for k in known) / len(known) for row in (norms, pace))
+            for k in known:
+                factor = (norms[k] / (size * (pace[k] / mean_pace) ** self.alpha)) ** -self.rate
+                self.weights[k] *= min(2.0, max(0.5, factor))
+            scale = len(self.weights) / sum(self.weights.values())
+            self.weights = {k: w * scale for k, w in self.weights.items()}
+        return dict(self.weights)
+
+    def state_dict(self) -> dict[str, dict[str, float]]:
+        return {"weights": dict(self.weights), "first": dict(self.first)}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, float]]) -> None:
+        self.weights, self.first = dict(state["weights"]), dict(state["first"])
+
+
+@torch.no_grad()
+def pcgrad(grads: Sequence[Sequence[Tensor | None]], generator: torch.Generator) -> list[Tensor | None]:
+    """PCGrad (Yu et al. 2020): ``Σ_i g_i``, each g_i first freed of what works against another's gradient:
+    ``g_i -= min(0, g_i·g_j) / ‖g_j‖² g_j`` for the other j in random order.
+
+    grads[i][p]: the gradient of loss i for parameter p, None being 0. Products are over all parameters together.
+    Returns one gradient a parameter, None where no loss has one. generator: of the CPU. With several processes give it
+    gradients that are the mean of theirs already, and generators of one seed: the projection is not linear.
+    """
+    like = [next((g for g in column if g is not None), None) for column in zip(*grads, strict=True)]
+    kept = [k for k, x in enumerate(like) if x is not None]
+    if not kept:
+        return like
+    rows = [
+        torch.cat([(like[k].new_zeros(()).expand_as(like[k]) if g[k] is None else g[k]).flatten() for k in kept])
+        for g in grads
+    ]
+    squares = [row.dot(row).clamp_min(torch.finfo(row.dtype).tiny) for row in rows]
+    total = torch.zeros_like(rows[0])
+    for i, row in enumerate(rows):
+        mine = row.clone()
+        for j in torch.randperm(len(rows), generator=generator).tolist():
+            if j != i:
+                mine -= mine.dot(rows[j]).clamp(max=0) / squares[j] * rows[j]
+        total += mine
+    for k, part in zip(kept, total.split([like[k].numel() for k in kept]), strict=True):
+        like[k] = part.view_as(like[k]).to(like[k].dtype)
+    return like
