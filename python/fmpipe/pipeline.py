@@ -210,6 +210,12 @@ class FlowPipeline(DiffusionPipeline):
             return (images, trace)
         return FlowPipelineOutput(images, trace, probes, mu, logvar, z0, z1)
 
+    def velocity(self, x: Tensor, t: Tensor, null: Tensor | None = None) -> Tensor:
+        """The network's velocity of x in its own dtype. null: (B,) bool; left out, nothing is null, as in training."""
+        net = self.velocity_net
+        null = torch.zeros(len(x), dtype=torch.bool, device=x.device) if null is None else null
+        return net.velocity(x.to(net.dtype), t, null=null)
+
     def flow(
         self,
         z0: Tensor,
@@ -224,11 +230,8 @@ class FlowPipeline(DiffusionPipeline):
 
         callback, seen: ``callback_on_step_end`` and what it gets. options: of :func:`fmkernels.flow.sample`.
         """
-        net, bar = self.velocity_net, self.progress_bar(total=len(plan))
+        bar = self.progress_bar(total=len(plan))
         times = (plan.reversed() if options.get("time_dir") == "1->0" else plan).t.tolist()
-
-        def velocity(x, t, null=None):
-            return net.velocity(x.to(net.dtype), t, null=null)
 
         def step_end(step, x, stats):
             bar.update()
@@ -237,9 +240,9 @@ class FlowPipeline(DiffusionPipeline):
             tensors = {"latents": x, "stats": stats}
             return (callback(self, step, times[step], {name: tensors[name] for name in seen}) or {}).get("latents")
 
-        with bar, _computing_in(net, dtype):
+        with bar, _computing_in(self.velocity_net, dtype):
             adaptive = options.get("solver") == "dopri5"
-            return sample(velocity, z0, plan, step_end=None if adaptive else step_end, **options)
+            return sample(self.velocity, z0, plan, step_end=None if adaptive else step_end, **options)
 
     # Latents as they are
 
@@ -271,13 +274,12 @@ class FlowPipeline(DiffusionPipeline):
         if len(images) != len(prompts) or not len(prompts):
             raise ValueError(f"calibrate_gain: {len(images)} images for {len(prompts)} prompts")
         draw = torch.Generator().manual_seed(seed)
-        net = self.velocity_net
         mu, logvar = self.encode(prompts)
-        z0 = self.prepare_latents(mu, logvar, generator=draw).to(net.device)
+        z0 = self.prepare_latents(mu, logvar, generator=draw).to(self.velocity_net.device)
         z1 = self.vae.encode(images.to(self.vae.device, self.vae.dtype), generator=draw).to(z0)
         t = torch.rand(len(z0), generator=draw).to(z0)
         x_t, target = flow_pair(t, z0, z1)
-        sums = velocity_stats(net.velocity(x_t.to(net.dtype), t).float(), v_target=target).sums
+        sums = velocity_stats(self.velocity(x_t, t).float(), v_target=target).sums
         gain = (sums[:, 2] / sums[:, 1].clamp_min(1e-12)).sqrt().median().item()
         if save:
             self.register_to_config(fm_gain=gain)

@@ -114,16 +114,13 @@ def _on_pairs(pipe, images, captions, seed, overrides) -> list[Verdict]:
     z1 = pipe.vae.encode(images.to(pipe.vae.device, pipe.vae.dtype), generator=draw).float().to(net.device)
     t = torch.rand(len(z0), generator=draw).to(z0)
 
-    def velocity(x, t, **options):
-        return net.velocity(x.to(net.dtype), t, **options)
-
     def score(_, texts):
         """Less the flow loss: t, eps and z1 are the same for all orders of the captions."""
         mu, logvar = (x.float() for x in pipe.encode(list(texts)))
         x_t, target = flow_pair(t, reparameterize(mu, logvar, eps=eps)[0].to(z1), z1)
-        return -flow_loss(velocity(x_t, t).float(), v_target=target, reduction="none")
+        return -flow_loss(pipe.velocity(x_t, t).float(), v_target=target, reduction="none")
 
-    common, ends = {"overrides": overrides}, (velocity, z0, z1)
+    common, ends = {"overrides": overrides}, (pipe.velocity, z0, z1)
     one_step, shot = checks.one_step(*ends, **common), checks.shooting(*ends, **common)
     spread = reparameterize(mu, logvar, eps=eps)[2].as_dict()["std/mean"]
     cos = sum(one_step.values["cos"]) / len(one_step.values["cos"])

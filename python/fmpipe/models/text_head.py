@@ -107,8 +107,9 @@ class Adaptor(nn.Module):
 class VariationalHead(ModelMixin, ConfigMixin):
     """What every head has: ``moments`` to write, ``forward`` that turns them into mu and logvar.
 
-    mu_rms: every sample's mu is brought to this rms, so that it cannot run away. min_std: sigma² gets its square added,
-    so that z0 cannot become so sharp that x_t gives z1 away. None, as in the original: neither.
+    mu_rms: every sample's mu is brought to this rms, so that it cannot run away. std_range: sigma stays between the two
+    (logvar is a sigmoid between their logarithms), so that z0 can neither become so sharp that x_t gives z1 away nor so
+    loud that v* is z0 alone. None, as in the original: neither.
     """
 
     def moments(self, states: Tensor, keep: Tensor | None) -> Tensor:
@@ -130,8 +131,9 @@ class VariationalHead(ModelMixin, ConfigMixin):
         if self.config.mu_rms is not None:
             rms = mu.float().square().mean((1, 2, 3), keepdim=True).sqrt().clamp_min(1e-6)
             mu = (mu * (self.config.mu_rms / rms)).to(logvar.dtype)
-        if self.config.min_std is not None:
-            logvar = torch.logaddexp(logvar, torch.full_like(logvar, 2 * log(self.config.min_std)))
+        if self.config.std_range is not None:
+            low, high = (2 * log(std) for std in self.config.std_range)
+            logvar = low + (high - low) * logvar.sigmoid()
         return mu, logvar
 
     def reset_parameters(self) -> None:
@@ -162,7 +164,7 @@ class TextHead(VariationalHead):
         compressed: int | None = None,
         last_norm: bool = False,
         mu_rms: float | None = None,
-        min_std: float | None = None,
+        std_range: Sequence[float] | None = None,
     ):
         super().__init__()
         check_positive("TextHead", width=width, tokens=tokens, blocks=blocks, hidden=hidden, heads=heads)
@@ -217,7 +219,7 @@ class LinearHead(VariationalHead):
         latent_shape: Sequence[int] = (4, 32, 32),
         hidden: int = 1024,
         mu_rms: float | None = None,
-        min_std: float | None = None,
+        std_range: Sequence[float] | None = None,
     ):
         super().__init__()
         self.layers = nn.Sequential(

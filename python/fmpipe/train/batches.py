@@ -75,8 +75,7 @@ class FlowBatches:
         t = sample_t(self.config.t, len(chosen), draw)
         null = null_mask(len(chosen), self.config.null, draw)
         states, mask = self.states.rows(self.captions(step)[rows])
-        batch = {"z1": z1[rows], "states": states, "mask": mask, "eps": eps[rows], "t": t[rows]}
-        return batch | ({"null": null[rows]} if self.config.null else {})
+        return {"z1": z1[rows], "states": states, "mask": mask, "eps": eps[rows], "t": t[rows], "null": null[rows]}
 
 
 class PixelBatches:

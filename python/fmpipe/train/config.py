@@ -1,7 +1,10 @@
 """What a training run is: one typed tree of settings, YAML to and fro (:mod:`fmpipe.train.settings`), and presets."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+from fmpipe.models.presets import PRESETS as NETWORKS
+from fmpipe.train.settings import to_dict
 
 
 @dataclass
@@ -40,13 +43,14 @@ class Optim:
 
 @dataclass
 class Autoencoder:
-    """Stage ``vae``: ``L1 + mse · MSE + kl · KL``. path: a folder of a :class:`fmpipe.vae.LatentVAE`, used as it is."""
+    """Stage ``vae``: ``l1 · L1 + mse · MSE + kl · KL``. path: a folder of a trained LatentVAE to use instead."""
 
     path: str | None = None
     channels: int = 4
     widths: list[int] = field(default_factory=lambda: [32, 64, 64])
     layers: int = 1
     groups: int = 8
+    l1: float = 1.0
     mse: float = 2.0
     kl: float = 1e-4
     optim: Optim = field(default_factory=lambda: Optim(lr=1.5e-3, weight_decay=0.0, ema=0.99))
@@ -65,12 +69,13 @@ class Losses:
     contrastive: float = 0.0
     dino: float = 0.0
     norm: float = 0.0
+    anchor: float = 0.0
     kl_kind: Literal["standard", "crossflow"] = "standard"
     kl_warmup: float = 0.1
     kl_beta: Literal["constant", "linear", "cosine", "cyclic"] = "constant"
     weighting: Literal["constant", "share", "gradnorm", "pcgrad"] = "constant"
     shares: dict[str, float] = field(default_factory=lambda: {"kl": 0.2, "dino": 0.35, "contrastive": 0.35})
-    t: Literal["uniform", "logit_normal", "edge", "mixed"] = "uniform"
+    t: Literal["uniform", "logit_normal", "edge", "mixed", "early"] = "uniform"
     edge_weight: float = 0.0
     null: float = 0.1
     multi_scale: bool = True
@@ -88,12 +93,13 @@ class Losses:
 
 @dataclass
 class Flow:
-    """Stage ``flow``: the text head and the velocity network. head, net: arguments of TextHead and DiMR."""
+    """Stage ``flow``: the text head and the velocity network. head, net: arguments of the head's class and of DiMR."""
 
     encoder: str = "minilm"
     tokens: int = 16
-    head: dict = field(default_factory=dict)
-    net: dict = field(default_factory=dict)
+    head_kind: Literal["transformer", "linear"] = "transformer"
+    head: dict[str, Any] = field(default_factory=dict)
+    net: dict[str, Any] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
     optim: Optim = field(default_factory=Optim)
 
@@ -102,7 +108,7 @@ class Flow:
 class Diffusion:
     """Stage ``diffusion``: the plain objective, x0 predicted from x_t by a DiMR with arguments net."""
 
-    net: dict = field(default_factory=dict)
+    net: dict[str, Any] = field(default_factory=dict)
     time_weight: bool = False
     optim: Optim = field(default_factory=Optim)
 
@@ -157,16 +163,48 @@ def _stages(dims: tuple[int, int], hidden: tuple[int, int], blocks: tuple[int, i
 
 
 def shapes_tiny() -> Config:
-    """Less than a minute on two cores: 32 px, latents of 4 × 8 × 8."""
+    """A minute on two cores: 16 px, latents of 4 × 8 × 8."""
     return Config(
         out="runs/shapes-tiny",
-        data=Data(count=1728, val=0.05),
-        vae=Autoencoder(widths=[16, 32, 32], optim=Optim(steps=400, batch=32, lr=3e-3, weight_decay=0.0, ema=0.99)),
-        flow=Flow(
-            head={"blocks": 1, "hidden": 256, "heads": 4, "reductions": 2, "mu_rms": 1.0, "min_std": 0.5},
-            net={"stage_configs": _stages((64, 32), (128, 64), (5, 3), grid=4)},
-            losses=Losses(kl=1e-3),
-            optim=Optim(steps=800, batch=64, lr=2e-3, ema=0.995),
+        data=Data(count=1728, size=16, val=0.05),
+        vae=Autoencoder(
+            widths=[16, 32],
+            l1=0.0,
+            mse=10.0,
+            optim=Optim(steps=400, batch=16, lr=3e-3, weight_decay=0.0, betas=(0.8, 0.95), ema=0.98),
         ),
-        every=Every(log=50, validate=200, save=200, sample=400),
+        flow=Flow(
+            head_kind="linear",
+            head={"hidden": 512, "std_range": [0.3, 0.6]},
+            net={"stage_configs": _stages((64, 32), (128, 64), (5, 3), grid=4)},
+            losses=Losses(kl=1e-3, anchor=4.0, detach=True, t="early", null=0.0),
+            optim=Optim(steps=550, batch=32, lr=4e-3, ema=0.99),
+        ),
+        every=Every(log=50, validate=200, save=200, sample=200),
     )
+
+
+def crossflow_256() -> Config:
+    """The released 256 px configuration: a CLIP folder, an LDM autoencoder converted to a folder, tar shards."""
+    preset = NETWORKS["t2i_256px_clip_dimr"]
+    stages = [to_dict(stage) for stage in preset.velocity_config["stage_configs"]]
+    return Config(
+        out="runs/crossflow-256",
+        stages=["flow"],
+        precision="bf16",
+        data=Data(source="shards", path="data/*.tar", size=256, val=0.001),
+        vae=Autoencoder(path="autoencoder_kl"),
+        flow=Flow(
+            encoder="clip-vit-large-patch14",
+            tokens=77,
+            net={"stage_configs": stages},
+            losses=Losses(
+                kl=1e-2, kl_kind="crossflow", contrastive=1.0, t="logit_normal", null=preset.null_probability
+            ),
+            optim=Optim(steps=300_000, batch=512, lr=1e-4, warmup=0.02, weight_decay=0.03, ema=0.9999),
+        ),
+        every=Every(log=50, validate=2000, save=5000, sample=5000),
+    )
+
+
+PRESETS = {"shapes-tiny": shapes_tiny, "crossflow-256": crossflow_256}

@@ -10,7 +10,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from fmpipe.diagnose import metrics
 from fmpipe.diagnose.log import RunLog
@@ -20,8 +19,6 @@ from fmpipe.train.config import Config, Losses, Optim
 from fmpipe.train.objective import STATISTICS, Outcome
 from fmpipe.train.optim import EMA, learning_rate, parameter_groups
 from fmpipe.train.weights import GradNorm, beta, by_gradient_share, pcgrad, warm_up
-
-WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class StoppedError(RuntimeError):
@@ -135,9 +132,9 @@ class Trainer:
                     log.write(done, figures)
                 if shown is not None and figures:
                     shown(done, figures)
-                if _due(every.sample, done):
+                if _due(every.sample, done) and main:
                     picture = self.folder / "samples" / f"{done:08d}.png"
-                    self.averaged(partial(self.stage.draw, path=picture))  # by all: a sharded model needs them
+                    self.averaged(partial(self.stage.draw, path=picture))
                 if _due(every.save, done) or done == self.stage.optim.steps:
                     self.save()
         self.ema.copy_to(self.objective)
@@ -170,11 +167,11 @@ class Trainer:
         figures = self._figures(outcome, weights, total, {**norms, **ratios})
         self._alarm(figures)
         if "grad/total" in figures:
-            rows = [[figures[f"grad/{name}"], figures[f"loss/{name}"]] for name in weights]
+            mine = torch.tensor([figures[f"grad/{name}"] for name in weights], device=self.accelerator.device)
             if self.world > 1:  # every process its own batch, but one set of weights
-                rows = self.accelerator.reduce(torch.tensor(rows, device=self.accelerator.device), "mean").tolist()
-            norms, losses = (dict(zip(weights, column, strict=True)) for column in zip(*rows, strict=True))
-            self.stage.weights.adjust(step, norms, losses)
+                mine = self.accelerator.reduce(mine, "mean")
+            norms = dict(zip(weights, mine.tolist(), strict=True))
+            self.stage.weights.adjust(step, norms, {name: figures[f"loss/{name}"] for name in weights})
         return figures
 
     def averaged(self, call: Callable[[nn.Module], object]):
@@ -221,7 +218,12 @@ class Trainer:
         for name in STATISTICS:
             if name in outcome.made:
                 kept.tensor(name, outcome.made[name])
-        return kept.collect()
+        figures = kept.collect()
+        if self.world > 1:  # the losses are all processes', the other figures the first one's
+            names = [name for name in figures if name.startswith("loss/")]
+            mine = torch.tensor([figures[name] for name in names], device=self.accelerator.device)
+            figures |= dict(zip(names, self.accelerator.reduce(mine, "mean").tolist(), strict=True))
+        return figures
 
     # What ends a run
 
@@ -248,15 +250,13 @@ class Trainer:
 
     def save(self) -> Path:
         """The state after ``self.step`` steps, of all processes, written by the first."""
-        model, optimizer = get_state_dict(self.model, self.optimizer.optimizer, options=WHOLE)
-        ema = {name: _whole(x) for name, x in self.ema.state_dict().items()}
         random = gather_object([torch.get_rng_state()])
         path = self.folder / "checkpoints"
         if self.accelerator.is_main_process:
             state = {
-                "model": model,
-                "ema": ema,
-                "optimizer": optimizer,
+                "model": self.objective.state_dict(),
+                "ema": self.ema.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
                 "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler else {},
                 "weights": self.stage.weights.state_dict(),
                 "rng": {str(rank): x for rank, x in enumerate(random)},
@@ -268,12 +268,9 @@ class Trainer:
 
     def restore(self, path: Path) -> None:
         state = checkpoint.load(path)
-        set_state_dict(
-            self.model, self.optimizer.optimizer, model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"], options=WHOLE,
-        )  # fmt: skip
-        mine = self.ema.state_dict()
-        self.ema.load_state_dict({name: _like(x, mine[name]) for name, x in state["ema"].items()})
+        self.objective.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.ema.load_state_dict(state["ema"])
         if self.accelerator.scaler:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.stage.weights.load_state_dict(state["weights"])
@@ -297,16 +294,3 @@ def _not_finite(step: int, outcome: Outcome, weights: dict[str, float]) -> str:
     first = next((name for name, x in outcome.made.items() if not _finite(x)), None)
     where = f"the first tensor that is not is {first}" if first else "every tensor that went into it is finite"
     return f"step {step}: the loss {', '.join(parts) or 'total'} is not finite; {where}"
-
-
-def _whole(x: Tensor) -> Tensor:
-    return x.full_tensor() if hasattr(x, "full_tensor") else x
-
-
-def _like(x: Tensor, mine: Tensor) -> Tensor:
-    """x spread over the processes as ``mine`` is."""
-    if not hasattr(mine, "full_tensor"):
-        return x
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(x.to(mine.device), mine.device_mesh, mine.placements)

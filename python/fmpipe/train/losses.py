@@ -139,6 +139,14 @@ class Centre(nn.Module):
         self.value.lerp_(mean, 1 - self.momentum)
 
 
+def anchor(mu: Tensor, z1: Tensor) -> Tensor:
+    """``mean((mu - z1)²)`` over all elements: draws mu to the mean picture of its text, where the flow has least to do.
+
+    mu, z1: (B, ...). In fp32; the gradient goes to mu alone.
+    """
+    return (_wide(mu) - _wide(z1.detach())).square().mean()
+
+
 def norm_alignment(v_pred: Tensor, v_target: Tensor) -> Tensor:
     """``mean_b (‖v_pred[b]‖ - ‖v_target[b]‖)² / n``, n the elements a sample: never above the flow loss.
 

@@ -56,10 +56,8 @@ class FlowObjective(nn.Module):
             )
             self.teacher = copy.deepcopy(nn.Sequential(self.tower, self.prototypes)).requires_grad_(False)
 
-    def forward(
-        self, z1: Tensor, states: Tensor, mask: Tensor, eps: Tensor, t: Tensor, null: Tensor | None = None
-    ) -> Outcome:
-        """z1, eps: (B, C, H, W). states: (B, L, D), mask: (B, L). t: (B,). null: (B,) bool, or None for none."""
+    def forward(self, z1: Tensor, states: Tensor, mask: Tensor, eps: Tensor, t: Tensor, null: Tensor) -> Outcome:
+        """z1, eps: (B, C, H, W). states: (B, L, D), mask: (B, L). t: (B,). null: (B,) bool."""
         config, net = self.config, self.velocity_net
         mu, logvar = (x.float() for x in self.text_head(states, mask))
         z0, kl, head_stats = reparameterize(mu, logvar, eps=eps)
@@ -81,6 +79,8 @@ class FlowObjective(nn.Module):
             parts["contrastive"] = losses.contrastive(text, self.tower(z1), self.log_temperature)
         if config.dino:
             parts["dino"], figures = self._dino(text, z1)
+        if config.anchor:
+            parts["anchor"] = losses.anchor(mu, z1)
         if config.norm:
             parts["norm"] = losses.norm_alignment(v, target)
         with torch.no_grad():
@@ -104,6 +104,10 @@ class FlowObjective(nn.Module):
         if self.training:
             self.centre.update(teacher)
         return loss, figures
+
+    def velocity(self, x: Tensor, t: Tensor) -> Tensor:
+        """Of what is not null."""
+        return self.velocity_net.velocity(x, t, null=torch.zeros(len(x), dtype=torch.bool, device=x.device))
 
     def after_step(self) -> None:
         """The teacher follows the tower."""

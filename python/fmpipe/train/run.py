@@ -21,13 +21,13 @@ def run(config: Config, *, resume: str | None = None, shown: Shown | None = None
     With ``latest`` stages that are done are passed over, and one never begun begins. shown: called
     ``shown(stage, step, steps, figures)`` at every step that logs. Under torchrun every process calls it.
     """
+    material = Material(config)
     accelerator = Accelerator(mixed_precision=config.precision, cpu=not torch.cuda.is_available())
     folder, left = Path(config.out), {}
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
         settings.dump(config, folder / "config.yaml")
     accelerator.wait_for_everyone()
-    material = Material(config)
     for name in config.stages:
         set_seed(config.seed)
         place = folder / name

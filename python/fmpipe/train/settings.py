@@ -1,6 +1,7 @@
 """Dataclass ↔ YAML: typed, nested, unknown keys refused. Knows no field's name.
 
-A field is int, float, str, bool, a Literal, a dataclass, or list[…], tuple[…], dict[…, …], ``… | None`` of these.
+A field is int, float, str, bool, a Literal, a dataclass, or list[…], tuple[…], dict[…, …], ``… | None`` of these; Any
+is whatever YAML has.
 """
 
 import dataclasses
@@ -164,6 +165,8 @@ def _dataclass(cls: type[T], data: Any, key: Key) -> T:
 def _value(kind: Any, value: Any, key: Key) -> Any:
     """The value as that type; SettingsError if it is none."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return to_dict(value)
     if dataclasses.is_dataclass(kind):
         return _dataclass(kind, value, key)
     if origin in (Union, types.UnionType):

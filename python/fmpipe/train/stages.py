@@ -13,7 +13,7 @@ from fmkernels.flow import sample, uniform
 from fmpipe.data import Folder, Shapes, Shards, Source, split
 from fmpipe.data.cache import Latents, States, cache_latents, cache_states
 from fmpipe.diagnose import metrics
-from fmpipe.models import DiMR, TextHead
+from fmpipe.models import DiMR, LinearHead, TextHead
 from fmpipe.pipeline import FlowPipeline
 from fmpipe.text import load_text_encoder
 from fmpipe.train.batches import DiffusionBatches, FlowBatches, PixelBatches, drawn
@@ -23,6 +23,7 @@ from fmpipe.train.objective import DiffusionObjective, FlowObjective, VAEObjecti
 from fmpipe.vae import LatentVAE
 
 VAL_BATCHES = 4
+FIRST_LOGVAR = -6.0  # of an autoencoder: a sigma of 1 would drown what the encoder first finds
 PICTURES, DRAW_STEPS = 8, 25
 
 
@@ -75,6 +76,8 @@ def vae_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.M
         latent_channels=settings.channels,
         mid_block_add_attention=False,
     )
+    with torch.no_grad():
+        model.quant_conv.bias[settings.channels :] = FIRST_LOGVAR
     side = config.data.size // 2 ** (count - 1)
     latent, optim = (settings.channels, side, side), settings.optim
     batches = PixelBatches(material.source, material.train, optim.batch, latent, config.seed)
@@ -96,7 +99,7 @@ def vae_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.M
         LatentVAE.from_diffusers(objective.vae).save_pretrained(material.folder / "vae" / "result")
         return material.folder / "vae" / "result"
 
-    weights = Weigher({"l1": 1.0, "mse": settings.mse, "kl": settings.kl}, optim.steps)
+    weights = Weigher({"l1": settings.l1, "mse": settings.mse, "kl": settings.kl}, optim.steps)
     heads = {"encoder": "vae.encoder.conv_out", "decoder": "vae.decoder.conv_out"}
     return Stage("vae", VAEObjective(model), batches, optim, weights, heads, validate, draw), finish
 
@@ -108,7 +111,8 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
     latents = material.latents(vae)
     states = material.states(encoder, latents)
     shape = (vae.channels, *latents.moments.shape[2:])
-    head = TextHead(width=encoder.dim, tokens=encoder.tokens, latent_shape=shape, **settings.head)
+    kind = {"transformer": TextHead, "linear": LinearHead}[settings.head_kind]
+    head = kind(width=encoder.dim, tokens=encoder.tokens, latent_shape=shape, **settings.head)
     objective = FlowObjective(head, DiMR(**settings.net), settings.losses)
     data = latents, states, vae
     optim, losses = settings.optim, settings.losses
@@ -116,9 +120,9 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
     held_out = FlowBatches(*data, material.val, min(optim.batch, len(material.val)), losses, config.seed + 1)
 
     def validate(objective: nn.Module) -> dict[str, float]:
-        net, batch = objective.velocity_net, held_out(0)
+        batch = held_out(0)
         made = objective(**batch).made
-        ends = net.velocity, made["noise"], made["x_0"]
+        ends = objective.velocity, made["noise"], made["x_0"]
         found = _validated(objective, held_out, material.val) | metrics.endpoint(*ends)
         return found | metrics.condition(*ends, batch["t"], generator=drawn(config.seed, 5))
 
@@ -131,7 +135,7 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
         pipe.save_pretrained(material.folder / "pipeline")
         return material.folder / "pipeline"
 
-    chosen = {name: getattr(losses, name) for name in ("flow", "kl", "contrastive", "dino", "norm")}
+    chosen = {name: getattr(losses, name) for name in ("flow", "kl", "contrastive", "dino", "norm", "anchor")}
     heads = metrics.default_heads(objective)
     weights = Weigher(chosen, optim.steps, losses)
     return Stage("flow", objective, batches, optim, weights, heads, validate, draw, losses.alarm), finish
@@ -175,7 +179,7 @@ def generate(
     mu, logvar = objective.text_head(states, mask)
     eps = torch.randn(mu.shape, generator=drawn(seed, 6)).to(mu)
     z0, _, _ = reparameterize(mu.float(), logvar.float(), eps=eps)
-    return vae.decode(sample(objective.velocity_net.velocity, z0, uniform(steps)).x).clamp(-1, 1)
+    return vae.decode(sample(objective.velocity, z0, uniform(steps)).x).clamp(-1, 1)
 
 
 def save_grid(pixels: Tensor, captions: Sequence[str], path: Path, columns: int = PICTURES) -> None:

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-KINDS = ("uniform", "logit_normal", "edge", "mixed")
+KINDS = ("uniform", "logit_normal", "edge", "mixed", "early")
 
 
 def sample_t(kind: str, n: int, generator: torch.Generator, *, edge: float = 0.5) -> Tensor:
-    """n times in [0, 1], fp32 on the CPU, from a CPU generator; every kind has mean ½.
+    """n times in [0, 1], fp32 on the CPU, from a CPU generator; every kind has mean ½ but ``early``, with ⅓.
 
     ========= ============================================ ==================
     kind      density on [0, 1]                            standard deviation
@@ -16,6 +16,7 @@ def sample_t(kind: str, n: int, generator: torch.Generator, *, edge: float = 0.5
     logit_…   that of sigmoid(Normal(0, 1)), l(t)          0.2083
     edge      1 + edge · (12 (t - ½)² - 1), edge in [0, 1] √((5 + 4 edge) / 60)
     mixed     ½ + ½ l(t)                                   0.2517
+    early     2 (1 - t): more where only z0 shows          0.2357
     ========= ============================================ ==================
 
     ``edge`` draws as often as :func:`edge_weight` weighs: 1 + 2 edge at both ends, 1 - edge in the middle.
@@ -27,6 +28,8 @@ def sample_t(kind: str, n: int, generator: torch.Generator, *, edge: float = 0.5
     u = torch.rand(n, generator=generator)
     if kind == "uniform":
         return u
+    if kind == "early":
+        return 1 - u.sqrt()
     if kind == "edge":  # a share `edge` of the density 12 (t - ½)², by its inverse distribution function
         signed = 2 * u - 1
         far = 0.5 + 0.5 * signed.sign() * signed.abs().pow(1 / 3)

@@ -1,0 +1,241 @@
+"""Training on tiny shapes with a tiny random text encoder: what a run leaves, how it is cut, resumed and ended."""
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_cli import run as command
+from test_pipeline import tiny_clip
+
+from fmpipe.data import dominant_colour
+from fmpipe.data.shapes import COLOURS, SHAPES
+from fmpipe.diagnose.log import read_log
+from fmpipe.pipeline import FlowPipeline
+from fmpipe.train import checkpoint, settings
+from fmpipe.train.config import PRESETS, Config, Every, Losses, shapes_tiny
+from fmpipe.train.loop import StoppedError
+from fmpipe.train.run import run
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A config of seconds: 6 steps a stage; its autoencoder is trained once and shared."""
+    root = tmp_path_factory.mktemp("train")
+    torch.manual_seed(0)
+    tiny_clip().save_pretrained(root / "clip")
+    config = shapes_tiny()
+    config.out, config.data.cache, config.data.count, config.data.val = (
+        str(root / "first"),
+        str(root / "cache"),
+        64,
+        0.2,
+    )
+    config.flow.encoder, config.every = str(root / "clip"), Every(log=1, validate=3, save=1, sample=6)
+    for optim in (config.vae.optim, config.flow.optim, config.diffusion.optim):
+        optim.steps, optim.batch = STEPS, 8
+    config.diffusion.net = config.flow.net
+    left = run(config)
+    config.vae.path = str(left["vae"])
+    return config
+
+
+def changed(tiny, out, *overrides):
+    return settings.with_overrides(copy.deepcopy(tiny), [f"out={out}", "stages=[flow]", *overrides])
+
+
+def states(config, stage="flow"):
+    path = checkpoint.latest(f"{config.out}/{stage}/checkpoints")
+    return checkpoint.load(path)
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def test_a_run_leaves_a_log_checkpoints_pictures_and_a_pipeline(tiny):
+    root = Path(tiny.out)
+    assert settings.load(Config, root / "config.yaml").flow.optim.steps == STEPS
+    log = read_log(root / "flow")
+    assert [line["step"] for line in log] == list(range(STEPS + 1))
+    names = "loss/total loss/flow loss/kl w/kl flow/cos flow/nmse mu/rms std/mean lr grad/flow grad/total "
+    names += "step/z_head_update_ratio step/flow_head_update_ratio stat/x_t/std stat/v_pred/dtype"
+    assert set(names.split()) <= log[1].keys()
+    assert {"val/loss/flow", "val/flow/cos", "flow/endpt_rmse@8", "flow/cond_gain_cos"} <= log[3].keys()
+    assert (root / "flow" / "samples" / "00000006.png").is_file()
+    assert len(list((root / "flow" / "checkpoints").glob("step-*"))) == tiny.keep
+    assert states(tiny)["meta"]["config"]["flow"]["optim"]["steps"] == STEPS
+    pipe = FlowPipeline.from_pretrained(root / "pipeline")
+    pipe.set_progress_bar_config(disable=True)
+    assert pipe("red circle", 2, output_type="pt").images.shape == (1, 3, 16, 16)
+    assert pipe.vae.config.latents_std is not None
+
+
+class CutError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", [1, 4])
+def test_a_run_cut_and_resumed_equals_the_uncut_one(tiny, tmp_path, at):
+    whole, cut = (changed(tiny, tmp_path / name) for name in ("whole", "cut"))
+    run(whole)
+
+    def stop(stage, step, steps, figures):
+        if step == at + 1:  # logged, not yet saved
+            raise CutError
+
+    with pytest.raises(CutError):
+        run(cut, shown=stop)
+    assert states(cut)["meta"]["step"] == at
+    run(cut, resume="latest")
+    a, b = states(whole), states(cut)
+    for part in ("model", "ema", "optimizer", "weights", "rng"):
+        assert same(a[part], b[part]), part
+
+
+def test_a_run_is_not_begun_over_another(tiny):
+    with pytest.raises(FileExistsError, match="--resume latest goes on"):
+        run(changed(tiny, tiny.out))
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        {"contrastive": 0.5},
+        {"contrastive": 0.5, "dino": 0.5, "norm": 0.1, "kl_kind": "crossflow", "null": 0.2, "edge_weight": 0.5},
+        {"weighting": "share", "kl_warmup": 0.0},
+        {"weighting": "gradnorm", "kl_warmup": 0.0, "contrastive": 0.1},
+        {"weighting": "pcgrad"},
+        {"t": "mixed", "multi_scale": False, "detach": False, "kl_beta": "cyclic"},
+    ],
+    ids=lambda x: "-".join(x),
+)
+def test_every_control_trains(tiny, tmp_path, losses):
+    config = changed(tiny, tmp_path, *(f"flow.losses.{k}={v}" for k, v in losses.items()))
+    run(config)
+    first, last = read_log(tmp_path / "flow")[1], read_log(tmp_path / "flow")[-1]
+    assert last["loss/flow"] < first["loss/flow"]
+    for name in ("contrastive", "dino", "norm"):
+        assert (f"loss/{name}" in last) is bool(losses.get(name))
+    if "dino" in losses:
+        assert 0 < last["ent/teacher"] <= torch.tensor(256.0).log()
+    if losses.get("weighting") in ("share", "gradnorm"):
+        assert last["w/kl"] != first["w/kl"]
+
+
+def test_the_diffusion_stage(tiny, tmp_path):
+    config = changed(tiny, tmp_path, "stages=[diffusion]", "diffusion.time_weight=true")
+    run(config)
+    log = read_log(tmp_path / "diffusion")
+    assert log[0]["const/alphas_cumprod"] == pytest.approx([0.9999, 4.04e-5], rel=1e-2)
+    assert 0 <= log[1]["stat/t/min"] <= log[1]["stat/t/max"] <= 999
+    assert log[-1]["loss/diffusion"] > 0
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_is_named(tiny, tmp_path, monkeypatch):
+    from fmpipe.train import batches
+
+    real = batches.FlowBatches.__call__
+
+    def broken(self, step, *rows):
+        batch = real(self, step, *rows)
+        if step == 3:
+            batch["z1"][0, 0, 0, 0] = float("nan")
+        return batch
+
+    monkeypatch.setattr(batches.FlowBatches, "__call__", broken)
+    config = changed(tiny, tmp_path, "every.validate=0")
+    with pytest.raises(StoppedError, match=r"step 3: the loss flow, anchor is not finite; the first .* is x_0"):
+        run(config)
+    assert states(config)["meta"]["step"] == 3
+    assert all(x.isfinite().all() for x in states(config)["model"].values())
+
+
+def test_the_scale_alarm_ends_the_run(tiny, tmp_path):
+    with pytest.raises(StoppedError, match=r"E\|z0\| is .* times E\|z1\| \(alarm at 0.1\)"):
+        run(changed(tiny, tmp_path, "flow.losses.alarm=0.1"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dino": 1.0}, "dino needs contrastive"),
+        ({"weighting": "share", "kl_beta": "cyclic"}, "would undo kl_beta"),
+    ],
+)
+def test_losses_that_contradict_each_other_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Losses(**arguments)
+
+
+def test_two_processes_have_the_losses_of_one(tiny, tmp_path):
+    """The same batch in halves: losses to 1e-5, of the autoencoder and of the flow with negatives gathered."""
+    config = changed(tiny, tmp_path / "one", "flow.losses.contrastive=0.5", "every.validate=0", "every.sample=0")
+    run(config)
+    two = settings.with_overrides(config, [f"out={tmp_path / 'two'}"])
+    settings.dump(two, tmp_path / "two.yaml")
+    arguments = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "fmpipe", "train"]
+    done = subprocess.run(
+        [sys.executable, *arguments, "--config", str(tmp_path / "two.yaml")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    one, other = (read_log(tmp_path / name / "flow") for name in ("one", "two"))
+    assert [line["step"] for line in one] == [line["step"] for line in other]
+    for a, b in zip(one, other, strict=True):
+        for name in ("loss/total", "loss/flow", "loss/kl", "loss/contrastive", "loss/anchor"):
+            assert b[name] == pytest.approx(a[name], rel=1e-5, abs=1e-6), (a["step"], name)
+    assert set(states(two)["rng"]) == {"0", "1"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--config", "nothing"], "presets are shapes-tiny, crossflow-256"),
+        (["--config", "shapes-tiny", "flow.optm.lr=1"], "unknown key; the nearest known is 'optim'"),
+        (["--config", "shapes-tiny", "flow.optim.lr=fast"], "flow.optim.lr: expected float"),
+        (["--config", "crossflow-256"], "data/*.tar"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = command("train", *arguments)
+    assert result.exit_code in (1, 2)
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_presets_are_whole():
+    for make in PRESETS.values():
+        config = make()
+        assert settings.from_dict(Config, settings.to_dict(config)) == config
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_shapes_tiny_draws_the_asked_colour(tmp_path):
+    """The preset itself, with MiniLM: about a minute and a half."""
+    torch.set_num_threads(2)
+    config = settings.with_overrides(shapes_tiny(), [f"out={tmp_path / 'run'}", f"data.cache={tmp_path / 'cache'}"])
+    left = run(config)
+    log = read_log(tmp_path / "run" / "flow")
+    assert log[-1]["val/flow/cos"] >= 0.7
+    assert read_log(tmp_path / "run" / "vae")[-1]["val/vae/psnr"] >= 25
+    pipe = FlowPipeline.from_pretrained(left["flow"])
+    pipe.set_progress_bar_config(disable=True)
+    prompts = [f"a large {colour} {shape} in the centre" for colour in COLOURS for shape in SHAPES]
+    draw = torch.Generator().manual_seed(1)
+    images = pipe(prompts, 10, generator=draw, output_type="pt", schedule="uniform").images
+    right = sum(dominant_colour(2 * x - 1) == p.split()[2] for x, p in zip(images, prompts, strict=True))
+    assert right >= 0.9 * len(prompts), f"{right} of {len(prompts)}"
