@@ -8,7 +8,7 @@ OP_TESTS := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/te
             tests/test_head.py tests/test_bad_input.py
 NATIVE := $(OP_TESTS) tests/test_properties.py
 
-.PHONY: setup test test-triton test-cuda test-fast triton-check cuda-check cuda-build-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
+.PHONY: setup test train-check crash-test test-triton test-cuda test-fast triton-check cuda-check cuda-build-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,12 @@ test-cuda: setup  ## the op tests on the CUDA kernels, executed on the CPU and c
 
 test-fast: setup  ## what one runs after every edit
 	$(BIN)/python -m pytest tests -m "not slow" --ignore=tests/test_torch.py --ignore=tests/test_backend.py
+
+train-check: setup  ## train the preset shapes-tiny and ask it for colours (two minutes)
+	$(BIN)/python tests/shapes_tiny.py
+
+crash-test: setup  ## kill a process that saves checkpoints 300 times; each time the newest must be whole
+	$(BIN)/python tests/crash.py 300
 
 triton-check: setup  ## compile the Triton kernels for four NVIDIA and one AMD GPU, by two tritons; runs nothing (10 minutes)
 	$(BIN)/python tools/triton_check.py

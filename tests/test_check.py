@@ -64,6 +64,8 @@ def test_the_diary_gets_its_own_conclusions_and_one_correction():
         ("[shoot] MSE(z_end, x1) = nan", {"shoot"}),
         ("noise\n[fm] t=0.5 cos(v_pred, v_tgt)=0.9 ||pred||/||tgt||=1.0\n", {"fm"}),
         ("for N=100 steps we used lr=1e-4", set()),
+        ("N=20 3 runs, N = 100 5 runs", set()),
+        ("[shoot] N=5 MSE(z_end, x1) = 0.2", {"shoot"}),
         ("[text] cos({prompts[i]}, {prompts[j]}) = {c:.3f}", set()),
         ("", set()),
     ],
@@ -123,6 +125,36 @@ def test_every_check_has_a_verdict_or_says_what_it_lacks(pipe):
         assert status[name] == "fail", name
     assert set(full.pictures) == {"orig", "recon_wrap", "recon_direct", "A", "C"}
     torch.testing.assert_close(full.pictures["orig"], images)
+
+
+def test_a_pipeline_that_is_not_finite_fails_and_the_rest_is_judged(pipe):
+    weight = list(pipe.velocity_net.parameters())[-1]
+    kept = weight.detach().clone()
+    try:
+        with torch.no_grad():
+            weight.fill_(float("nan"))
+        status = {v.name: v for v in examine(pipe, steps=2).verdicts}
+    finally:
+        with torch.no_grad():
+            weight.copy_(kept)
+    assert status["probes"].status == "fail"
+    assert "v is not finite" in status["probes"].meaning
+    assert status["text_path"].status != "skipped"
+
+
+def test_a_pipeline_without_its_text_encoder_is_judged_as_far_as_it_goes(pipe):
+    parts = {**pipe.components, "text_encoder": None}
+    images = torch.rand(2, 3, 16, 16) * 2 - 1
+    found = {v.name: v for v in examine(FlowPipeline(**parts), images, ["a", "b"], steps=2).verdicts}
+    assert found["text_path"].meaning == found["probes"].meaning == "needs a text encoder, which this pipeline has not"
+    assert found["latent_is_sample"].status == "pass"
+
+
+def test_a_log_of_a_run_that_diverged_fails(pipe):
+    bad = {**history(), "loss/total": [1.0, float("nan")], "z_init/mean": [0.1]}
+    found = {v.name: v.status for v in examine(pipe, history=bad, steps=2).verdicts}
+    assert found["overflow"] == "fail"
+    assert found["kl"] == "pass"
 
 
 def test_wrong_calls_name_the_argument(pipe):
@@ -206,7 +238,7 @@ def test_the_command_on_a_text(tmp_path):
     [
         (["nowhere"], "no pipeline in 'nowhere'"),
         (["default", "--set", "one_step/cosine=1"], "the nearest is 'one_step/cos'"),
-        (["default", "--set", "one_step/cos=high"], "--set: could not convert"),
+        (["default", "--set", "one_step/cos=high"], "--set one_step/cos: could not convert"),
         ([__file__.replace("test_check", "test_layers")], "no figure found"),
     ],
 )

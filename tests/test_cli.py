@@ -60,6 +60,24 @@ def test_several_prompts_and_a_file_make_a_folder(folder, tmp_path):
     assert sorted(path.name for path in (tmp_path / "x").iterdir()) == [f"{i:04d}.png" for i in range(6)]
 
 
+@pytest.mark.parametrize(
+    ("prompts", "place", "written"),
+    [
+        (["a"], "folder", "folder/0000.png"),
+        (["a", "b"], "folder", "folder/0001.png"),
+        (["a", "b"], "run.v2/step.100", "run.v2/step.100/0001.png"),
+        (["a", "b"], "x.png", "x/0001.png"),
+        (["a"], "deep/er/x.jpg", "deep/er/x.jpg"),
+    ],
+)
+def test_where_pictures_go(folder, tmp_path, prompts, place, written):
+    (tmp_path / "folder").mkdir()
+    result = run("generate", *prompts, "--pipeline", folder, "--steps", 1, "--out", tmp_path / place)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / written).is_file()
+    assert not list(tmp_path.rglob("*.part"))
+
+
 def test_a_prompts_noise_is_its_own(folder, tmp_path):
     """The same picture whatever else is in the batch; another for another seed."""
     run("generate", "a cat", "the moon", "--pipeline", folder, "--steps", 2, "--out", tmp_path / "both")
@@ -168,6 +186,9 @@ def test_the_default_stands_in_and_says_so(tmp_path):
         ([], "no prompt given"),
         (["a", "--time-dir", "up"], "unknown time_dir 'up'"),
         (["a", "--velocity-dtype", "int8"], "--velocity-dtype must be"),
+        (["a", "--out", f"{__file__}/x.png"], "cannot be written"),
+        (["a", "b", "--out", __file__], "is a file"),
+        (["a", "--html", "."], "--html: . is a folder"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(folder, arguments, said):

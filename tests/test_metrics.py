@@ -147,11 +147,11 @@ OPTIMIZERS = [
     (torch.optim.Adam, {"lr": 1e-2, "maximize": True, "foreach": False}, False),
     (torch.optim.AdamW, {"lr": 1e-2, "weight_decay": 0.3}, False),
     (torch.optim.AdamW, {"lr": 1e-2, "fused": True}, True),
-    (torch.optim.SGD, {"lr": 1e-2}, False),
-    (torch.optim.SGD, {"lr": 1e-2, "weight_decay": 0.2, "maximize": True}, False),
+    (torch.optim.SGD, {"lr": 1e-2}, True),
+    (torch.optim.SGD, {"lr": 1e-2, "weight_decay": 0.2, "maximize": True}, True),
     (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9, "dampening": 0.1, "weight_decay": 0.1}, False),
-    (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, False),
-    (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9, "nesterov": True, "maximize": True}, False),
+    (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, True),
+    (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9, "nesterov": True, "maximize": True}, True),
     (torch.optim.RMSprop, {"lr": 1e-2}, True),
 ]
 

@@ -231,6 +231,32 @@ def test_arithmetic_is_restandardised(pipe):
     torch.testing.assert_close(out.z0[0], (z - z.mean()) / z.std())
 
 
+def test_arithmetic_takes_one_prompt_as_one_and_refuses_what_leaves_nothing(pipe):
+    options = {"num_inference_steps": 1, "output_type": "latent"}
+    assert torch.equal(
+        pipe.arithmetic("a cat", "house", **options).z0, pipe.arithmetic(["a cat"], ["house"], **options).z0
+    )
+    with pytest.raises(ValueError, match="nothing is left of add"):
+        pipe.arithmetic(["a cat"], ["a cat"], **options)
+
+
+@pytest.mark.parametrize(
+    ("images", "prompts", "message"),
+    [
+        (torch.zeros(2, 3, 16, 16, dtype=torch.uint8), ["a", "b"], "images must be floating point"),
+        (torch.zeros(2, 3, 8, 8), ["a", "b"], r"\(B, 3, 16, 16\), got torch.float32 \(2, 3, 8, 8\)"),
+        (torch.full((2, 3, 16, 16), 255.0), ["a", "b"], r"images must be in \[-1, 1\]"),
+        (torch.full((2, 3, 16, 16), float("nan")), ["a", "b"], r"images must be in \[-1, 1\]"),
+        ([1, 2], ["a", "b"], "images must be floating point .*, got list"),
+        (torch.zeros(2, 3, 16, 16), "ab", "prompts must be a list of 2"),
+    ],
+)
+def test_calibration_checks_what_it_gets(pipe, images, prompts, message):
+    with pytest.raises(ValueError, match=message):
+        pipe.calibrate_gain(images, prompts, save=True)
+    assert pipe.config.fm_gain == 1.0
+
+
 def test_calibration_finds_the_gain_and_keeps_it(pipe, monkeypatch):
     """A network that predicts the right direction at a quarter of the speed has gain 4."""
     images, prompts = torch.rand(4, 3, 16, 16) * 2 - 1, ["a", "b", "c", "d"]
@@ -326,6 +352,7 @@ WRONG = {
     "count": ({"num_images_per_prompt": 0}, "num_images_per_prompt must be"),
     "generators": ({"generator": [torch.Generator()] * 2}, "one for each of 1 images, got 2"),
     "callback": ({"callback_on_step_end": 3}, "callback_on_step_end must be callable"),
+    "generator": ({"generator": 5}, "generator must be a torch.Generator"),
     "callback inputs": ({"callback_on_step_end_tensor_inputs": ["noise"]}, "there is no 'noise'"),
     "time_dir": ({"time_dir": "up"}, "unknown time_dir 'up'"),
     "guidance": ({"guidance_scale": "3"}, "guidance_scale must be a finite number"),

@@ -1,6 +1,7 @@
 """The command ``fmpipe``. Nothing heavy is imported before a command runs: ``--help`` answers at once."""
 
 import io
+import os
 import warnings
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="
 out, err = Console(), Console(stderr=True)
 
 KINDS = ("float32", "bfloat16", "float16")
+PICTURES = (".png", ".jpg", ".jpeg")
 Prompts = Annotated[list[str] | None, typer.Argument(help="one or several, in quotes", show_default=False)]
 Pipeline = Annotated[str, typer.Option(help="folder of a pipeline, or the name of one that comes with fmpipe")]
 Steps = Annotated[int, typer.Option(min=1, help="of the solver")]
@@ -70,7 +72,7 @@ def _load(name: str, dtype: str = "float32"):
     try:
         with err.status(f"loading {name}"), warnings.catch_warnings(record=True) as said:
             pipe = FlowPipeline.from_pretrained(name, dtype=kind)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError) as error:
         raise Refused(f"{name} cannot be loaded: {error}") from None
     for warning in said:
         err.print(f"[yellow]fmpipe:[/yellow] {escape(str(warning.message))}", highlight=False, soft_wrap=True)
@@ -111,11 +113,27 @@ def _run(call, steps: int, *, title: str = "flow", quiet: bool = False, each_ste
         raise Refused(error) from None
 
 
+def _check_place(option: str, path: Path, folder: bool = False) -> None:
+    """Before the work: whether it can be written."""
+    if path.exists() and path.is_dir() != folder:
+        raise Refused(f"{option}: {path} is a {'folder' if path.is_dir() else 'file'}")
+    above = next(p for p in path.absolute().parents if p.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise Refused(f"{option}: {path} cannot be written: {above} is no folder one may write to")
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise Refused(f"{path} cannot be written: {error.strerror}", 1) from None
+    out.print(f"written: {path}", highlight=False, soft_wrap=True)
+
+
 def _save(image, path: Path) -> None:
     data = io.BytesIO()
     image.save(data, format="JPEG" if path.suffix.lower() in (".jpg", ".jpeg") else "PNG")
-    write_whole(path, data.getvalue())
-    out.print(f"written: {path}", highlight=False, soft_wrap=True)
+    _write(path, data.getvalue())
 
 
 def _texts(prompts: list[str] | None, file: Path | None) -> list[str]:
@@ -124,7 +142,10 @@ def _texts(prompts: list[str] | None, file: Path | None) -> list[str]:
     if file is not None:
         if not file.is_file():
             raise Refused(f"no file {file} of prompts")
-        texts += [line.strip() for line in file.read_text().splitlines() if line.strip()]
+        try:
+            texts += [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        except UnicodeDecodeError:
+            raise Refused(f"{file} is not UTF-8 text") from None
     if not texts:
         raise Refused('no prompt given: fmpipe generate "a red cat", or --prompts file')
     return texts
@@ -158,7 +179,12 @@ def generate(
     """
     texts = _texts(prompt, prompts)
     work = [(text, i) for text in texts for i in range(n)]
-    names = [place] if len(work) == 1 else [place.with_suffix("") / f"{k:04d}.png" for k in range(len(work))]
+    folder = place.with_suffix("") if place.suffix.lower() in PICTURES else place
+    alone = len(work) == 1 and not place.is_dir()
+    names = [place] if alone else [folder / f"{k:04d}.png" for k in range(len(work))]
+    _check_place("--out", place if alone else folder, not alone)
+    if html is not None:
+        _check_place("--html", html)
     options = {
         "solver": solver,
         "schedule": schedule,
@@ -191,8 +217,7 @@ def generate(
         raise Refused(error, 1) from None
     if everybody is not None:
         settings = {"pipeline": pipeline, "steps": steps, "seed": seed, "dtype": dtype, **options}
-        write_whole(html, page([run for runs in everybody for run in runs], settings).encode())
-        out.print(f"written: {html}", highlight=False, soft_wrap=True)
+        _write(html, page([run for runs in everybody for run in runs], settings).encode())
 
 
 @app.command()
@@ -294,17 +319,25 @@ def check(
     from fmpipe.diagnose.log import read_log, strict
     from fmpipe.diagnose.verdict import limits
 
+    _check_place("--out", place, folder=True)
+    text = Path(what).is_file()
+    if (captions and not images) or (text and (images or log)):
+        raise Refused("--captions needs --images, and a text of figures neither --images nor --log")
+    overrides = {}
+    for name, _, value in (item.partition("=") for item in limit or []):
+        try:
+            overrides[name] = float(value)
+            limits(overrides)
+        except (KeyError, ValueError) as error:
+            raise Refused(f"--set {name}: {error.args[0]}") from None
     try:
-        overrides = {name: float(value) for name, _, value in (item.partition("=") for item in limit or [])}
-        limits(overrides)
-    except (KeyError, ValueError) as error:
-        raise Refused(f"--set: {error.args[0]}") from None
-    try:
-        if Path(what).is_file():
-            found = Examination(diary.verdicts(Path(what).read_text(), overrides=overrides), {})
+        if text:
+            found = Examination(diary.verdicts(Path(what).read_text(encoding="utf-8"), overrides=overrides), {})
         else:
             pipe = _load(what)
             pixels, texts = (None, None) if images is None else _pictures(images, captions, n, pipe)
+            if log is not None and (log / "flow").is_dir():
+                log = log / "flow"  # a run's folder
             history = None if log is None else history_of(read_log(log))
             with err.status("measuring"):
                 found = examine(pipe, pixels, texts, history, steps=steps, seed=seed, overrides=overrides)
@@ -314,10 +347,9 @@ def check(
     for name, picture in pictures.items():
         _save(picture, place / f"{name}.png")
     settings = {"checked": what, "images": images, "captions": captions, "log": log, "seed": seed, **overrides}
-    write_whole(place / "check.json", json.dumps(strict([v.as_dict() for v in found.verdicts]), indent=1).encode())
-    write_whole(place / "check.html", verdict_page(found.verdicts, pictures, settings).encode())
     _tell(found.verdicts)
-    out.print(f"written: {place}/check.json and check.html", highlight=False, soft_wrap=True)
+    _write(place / "check.json", json.dumps(strict([v.as_dict() for v in found.verdicts]), indent=1).encode())
+    _write(place / "check.html", verdict_page(found.verdicts, pictures, settings).encode())
     if not all(found.verdicts):
         raise typer.Exit(1)
 
@@ -462,6 +494,9 @@ def info(pipeline: Pipeline = "default") -> None:
     pipe = _load(pipeline)
     table = Table("part", "class", "parameters", "sha256 of the weights")
     for name, part in pipe.components.items():
+        if part is None:
+            table.add_row(name, "none", "", "")
+            continue
         count = sum(p.numel() for p in part.parameters())
         table.add_row(name, type(part).__name__, f"{count:,}", weights_sha256(part)[:16])
     out.print(table)

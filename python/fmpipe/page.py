@@ -109,5 +109,8 @@ def write_whole(path: Path, data: bytes) -> None:
     """Never half a file: written beside it, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    part.write_bytes(data)
-    part.replace(path)
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -77,6 +77,8 @@ class FlowPipeline(DiffusionPipeline):
         guidance_scale: float | None = None,
     ):
         super().__init__()
+        if not isinstance(fm_gain, (int, float)) or not isfinite(fm_gain):
+            raise ValueError(f"fm_gain must be a finite number, got {fm_gain!r}")
         _check_parts(text_encoder, text_head, velocity_net, vae)
         self.register_modules(text_encoder=text_encoder, text_head=text_head, velocity_net=velocity_net, vae=vae)
         self.register_to_config(fm_gain=fm_gain, guidance_scale=guidance_scale)
@@ -89,8 +91,10 @@ class FlowPipeline(DiffusionPipeline):
         Only safetensors are read. OSError naming the part and the file that is damaged or lacks tensors.
         """
         if str(name) in BUNDLED and not Path(name).is_dir():
-            dtype = options.get("dtype") or options.get("torch_dtype")
-            return cls(**{part: torch.nn.Module.to(module, dtype) for part, module in parts(str(name)).items()})
+            dtype = options.pop("dtype", None) or options.pop("torch_dtype", None)
+            return cls(
+                **{part: torch.nn.Module.to(module, dtype) for part, module in parts(str(name)).items()} | options
+            )
         stored = _stored(Path(name)) if Path(name).is_dir() else {}
         pipe = super().from_pretrained(str(name), **{"use_safetensors": True, **options})
         for part, names in stored.items():
@@ -120,9 +124,10 @@ class FlowPipeline(DiffusionPipeline):
     @torch.no_grad()
     def encode(self, prompt: str | Sequence[str], prompt_embeds: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """mu and logvar, (B, C, H, W): of prompts, or of the text states ``prompt_embeds`` (B, L, D)."""
-        if prompt_embeds is not None:
-            mask = None
-        else:
+        mask = None
+        if prompt_embeds is None:
+            if self.text_encoder is None:
+                raise ValueError("prompt needs a text_encoder, and this pipeline has none: give prompt_embeds")
             prompt_embeds, mask = self.text_encoder([prompt] if isinstance(prompt, str) else list(prompt))
         head = self.text_head
         return head(prompt_embeds.to(head.device, head.dtype), None if mask is None else mask.to(head.device))
@@ -238,7 +243,8 @@ class FlowPipeline(DiffusionPipeline):
             if callback is None:
                 return None
             tensors = {"latents": x, "stats": stats}
-            return (callback(self, step, times[step], {name: tensors[name] for name in seen}) or {}).get("latents")
+            asked = {name: tensors[name] for name in seen or ()}
+            return (callback(self, step, times[step], asked) or {}).get("latents")
 
         with bar, _computing_in(self.velocity_net, dtype):
             adaptive = options.get("solver") == "dopri5"
@@ -256,31 +262,44 @@ class FlowPipeline(DiffusionPipeline):
         return self(latents=torch.lerp(mu[:1].float(), mu[1:].float(), way), **options)
 
     @torch.no_grad()
-    def arithmetic(self, add: Sequence[str], subtract: Sequence[str] = (), **options) -> FlowPipelineOutput:
+    def arithmetic(self, add: str | Sequence[str], subtract: str | Sequence[str] = (), **options) -> FlowPipelineOutput:
         """The picture of the sum of some prompts' means less others', brought back to mean 0 and std 1."""
+        add, subtract = ([texts] if isinstance(texts, str) else list(texts) for texts in (add, subtract))
         if not add:
             raise ValueError("arithmetic: add must have at least one prompt")
         mu, _ = self.encode([*add, *subtract])
         signs = torch.tensor([1.0] * len(add) + [-1.0] * len(subtract), device=mu.device)
         z = torch.einsum("b,bchw->chw", signs, mu.float())[None]
-        return self(latents=(z - z.mean()) / z.std().clamp_min(1e-8), **options)
+        if not z.std() > 1e-6 * mu.float().std():
+            raise ValueError("arithmetic: nothing is left of add once subtract is taken away")
+        return self(latents=(z - z.mean()) / z.std(), **options)
 
     @torch.no_grad()
     def calibrate_gain(self, images: Tensor, prompts: Sequence[str], *, save: bool = False, seed: int = 0) -> float:
         """median(|v_target| / |v_pred|) over the pairs at random t, in [-1, 1] pixels: 1 for a network that is not shy.
 
-        save: into the pipeline's config, where it becomes the default ``fm_gain`` (and goes with save_pretrained).
+        images: (B, 3, H, W) of the pipeline's size. save: into the pipeline's config, where it becomes the default
+        ``fm_gain`` (and goes with save_pretrained). ValueError, and nothing saved, for a gain that is no number.
         """
-        if len(images) != len(prompts) or not len(prompts):
-            raise ValueError(f"calibrate_gain: {len(images)} images for {len(prompts)} prompts")
+        shape = (3, *(side * self.vae.factor for side in self.text_head.config.latent_shape[1:]))
+        if not isinstance(images, Tensor) or not images.is_floating_point() or tuple(images.shape[1:]) != shape:
+            got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+            raise ValueError(
+                f"calibrate_gain: images must be floating point (B, {', '.join(map(str, shape))}), got {got}"
+            )
+        if not images.abs().max() <= 1.01:
+            raise ValueError(f"calibrate_gain: images must be in [-1, 1], got {images.min():.3g} to {images.max():.3g}")
+        if isinstance(prompts, str) or len(images) != len(prompts):
+            raise ValueError(f"calibrate_gain: prompts must be a list of {len(images)}, one an image, got {prompts!r}")
         draw = torch.Generator().manual_seed(seed)
         mu, logvar = self.encode(prompts)
         z0 = self.prepare_latents(mu, logvar, generator=draw).to(self.velocity_net.device)
         z1 = self.vae.encode(images.to(self.vae.device, self.vae.dtype), generator=draw).to(z0)
         t = torch.rand(len(z0), generator=draw).to(z0)
         x_t, target = flow_pair(t, z0, z1)
-        sums = velocity_stats(self.velocity(x_t, t).float(), v_target=target).sums
-        gain = (sums[:, 2] / sums[:, 1].clamp_min(1e-12)).sqrt().median().item()
+        gain = velocity_stats(self.velocity(x_t, t).float(), v_target=target).gain.item()
+        if not gain < 1e4:
+            raise ValueError(f"calibrate_gain: the network's velocity is nearly 0 or not finite: a gain of {gain:.3g}")
         if save:
             self.register_to_config(fm_gain=gain)
         return gain
@@ -298,8 +317,6 @@ class FlowPipeline(DiffusionPipeline):
             listed = isinstance(prompt, (list, tuple)) and len(prompt) and all(isinstance(p, str) for p in prompt)
             if not isinstance(prompt, str) and not listed:
                 raise ValueError(f"prompt must be a string or a list of at least one, got {prompt!r}")
-            if self.text_encoder is None:
-                raise ValueError("prompt needs a text_encoder, and this pipeline has none: give prompt_embeds")
         head = self.text_head.config
         for name, shape in (("latents", tuple(head.latent_shape)), ("prompt_embeds", (head.tokens, head.width))):
             x = inputs[name]
@@ -330,11 +347,14 @@ class FlowPipeline(DiffusionPipeline):
         pictures = count * (1 if isinstance(prompt, str) else len(inputs[given[0]]))
         if isinstance(generator, (list, tuple)) and len(generator) != pictures:
             raise ValueError(f"generator must be one, or one for each of {pictures} images, got {len(generator)}")
+        generators = generator if isinstance(generator, (list, tuple)) else [generator]
+        if not all(g is None or isinstance(g, torch.Generator) for g in generators):
+            raise TypeError(f"generator must be a torch.Generator or a list of them, got {generator!r}")
         if callback is not None and not callable(callback):
             raise TypeError(f"callback_on_step_end must be callable, got {type(callback).__name__}")
         if callback is not None and solver == "dopri5":
             raise ValueError("callback_on_step_end has no place in solver='dopri5', whose steps are its own")
-        if unknown := set(seen) - set(self._callback_tensor_inputs):
+        if unknown := set(seen or ()) - set(self._callback_tensor_inputs):
             known = ", ".join(self._callback_tensor_inputs)
             raise ValueError(f"callback_on_step_end_tensor_inputs: there is no {unknown.pop()!r}; choose from {known}")
         return make_schedule(schedule, steps)

@@ -14,8 +14,8 @@ _LINES = {
     "psnr": rf"PSNR\s*=\s*{_N}",
     "text": rf"\[text\]\s*cos\((.+?),\s*(.+?)\)\s*=\s*{_N}",
     "fm": rf"\[fm\]\s*t={_N}\s+cos\([^)]*\)\s*=\s*{_N}\s+\|\|pred\|\|/\|\|tgt\|\|\s*=\s*{_N}",
-    "shoot": rf"\[shoot\]\s*MSE\([^)]*\)\s*=\s*{_N}",
-    "teacher": rf"\bN\s*=\s*(\d+)\b\s*(?:→|->|:)?\s*(?:MSE(?:\([^)]*\))?\s*[=:]\s*)?{_N}",
+    "shoot": rf"\[shoot\]\s*(?:N\s*=\s*(\d+)\s*)?MSE\([^)]*\)\s*=\s*{_N}",
+    "teacher": rf"(?<!\[shoot\] )\bN\s*=\s*(\d+)\b\s*(?:(?:→|->|:)\s*|(?=MSE))(?:MSE(?:\([^)]*\))?\s*[=:]\s*)?{_N}",
 }
 
 
@@ -31,7 +31,9 @@ def figures(text: str) -> dict[str, list[tuple]]:
     return {kind: [tuple(map(_number, groups)) for groups in rows] for kind, rows in found.items() if rows}
 
 
-def _number(text: str) -> float | str:
+def _number(text: str | None) -> float | str | None:
+    if text is None:
+        return None
     try:
         return float(text)
     except ValueError:
@@ -51,7 +53,8 @@ def verdicts(text: str, *, overrides: Overrides = None) -> list[Verdict]:
         rows = sorted({t: (t, cos, ratio) for t, cos, ratio in found["fm"]}.values())
         out.append(judge_one_step(*zip(*rows, strict=True), overrides=overrides))
     if "shoot" in found:
-        out.append(judge_shooting(found["shoot"][-1][0], overrides=overrides))
+        steps = {int(n): error for n, error in found["shoot"] if n is not None}
+        out.append(judge_shooting(steps or found["shoot"][-1][1], overrides=overrides))
     errors = {int(n): error for n, error in found.get("teacher", ())}
     if len(errors) > 1:
         out.append(judge_teacher_euler(list(errors), list(errors.values()), overrides=overrides))

@@ -1,5 +1,6 @@
 """Every check that a pipeline, some pictures with captions, and a run's log allow."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -7,25 +8,28 @@ import torch
 from torch import Tensor
 
 from fmkernels import flow_loss, flow_pair, reparameterize
-from fmkernels.flow import sample, uniform
+from fmkernels.flow import NonFiniteError, sample, uniform
 from fmpipe.diagnose import checks
 from fmpipe.diagnose.checks.sampling import judge_probes
-from fmpipe.diagnose.verdict import Overrides, Verdict, skipped
+from fmpipe.diagnose.verdict import Overrides, Verdict, not_finite, skipped
 
 PROMPTS = ("a cat", "a car", "a red apple")  # the diary's
-_IMAGES, _LOG = "needs pictures: --images DIR", "needs a run's log: --log RUN"
-_PAIRS = "needs pictures and their captions: --images DIR --captions FILE"
+_IMAGES, _LOG = "needs pictures: --images DIR", "needs a run's log with its figures: --log RUN"
+_PAIRS = "needs pictures and their captions, four at least: --images DIR --captions FILE"
+_ENCODER = "needs a text encoder, which this pipeline has not"
 _LACKS = {
     **dict.fromkeys(("vae_round_trip", "scale_contract", "latent_is_sample", "image_range"), _IMAGES),
     **dict.fromkeys(("pairing", "scale", "one_step", "target_definition", "condition_use", "shooting"), _PAIRS),
     **dict.fromkeys(("teacher_euler", "endpoint", "leak", "gradient_path"), _PAIRS),
     **dict.fromkeys(("kl", "gradient_shares", "update_ratios", "loss_magnitudes", "overflow"), _LOG),
+    **dict.fromkeys(("text_path", "probes"), _ENCODER),
     "dino": "needs the number of classes: call fmpipe.diagnose.checks.dino",
     "same_augmentation": "needs the batches of both paths: call fmpipe.diagnose.checks.same_augmentation",
     "time_embedding": "needs the embedding and the features: call fmpipe.diagnose.checks.time_embedding",
-    "overfit": "needs a run on a small fixed set: call fmpipe.diagnose.checks.overfit with its history",
+    "overfit": "needs a run on a small fixed set: fmpipe overfit",
     **dict.fromkeys(
-        ("ablation_only_flow", "ablation_kl_off", "ablation_condition_shuffled"), "needs runs with a part left out"
+        ("ablation_only_flow", "ablation_kl_off", "ablation_condition_shuffled"),
+        "needs runs with a part left out: fmpipe ablate",
     ),
 }
 
@@ -57,13 +61,14 @@ def examine(
     if captions is not None and (images is None or len(captions) != len(images)):
         count = 0 if images is None else len(images)
         raise ValueError(f"examine: captions must be one for each image, got {len(captions)} for {count}")
-    found = [*_without_data(pipe, prompts, overrides)]
-    made, pictures = _generated(pipe, prompts, steps, seed)
-    found.append(judge_probes(*made, overrides=overrides))
+    found, pictures = [checks.vae_eval(pipe.vae)], {}
+    if pipe.text_encoder is not None:
+        more, pictures = _on_prompts(pipe, prompts, steps, seed, overrides)
+        found += more
     if images is not None:
         more, drawn = _on_images(pipe.vae, images, seed, overrides)
         found, pictures = found + more, drawn | pictures
-    if captions is not None:
+    if captions is not None and pipe.text_encoder is not None:
         found += _on_pairs(pipe, images, list(captions), seed, overrides)
     if history is not None:
         found += _on_log(history, overrides)
@@ -72,19 +77,17 @@ def examine(
     return Examination(verdicts, pictures)
 
 
-def _without_data(pipe, prompts, overrides) -> list[Verdict]:
-    return [
-        checks.vae_eval(pipe.vae),
-        checks.text_path(lambda texts: pipe.encode(texts)[0], prompts, overrides=overrides),
-    ]
-
-
-def _generated(pipe, prompts, steps, seed) -> tuple[tuple, dict[str, Tensor]]:
-    """The probes A, B, C of a run, and the pictures of A and C."""
-    generator = torch.Generator().manual_seed(seed)
-    out = pipe(list(prompts), steps, generator=generator, output_type="latent")
+def _on_prompts(pipe, prompts, steps, seed, overrides) -> tuple[list[Verdict], dict[str, Tensor]]:
+    """The text's way to z0, and the probes of a run with the pictures of A and C."""
+    verdicts = [checks.text_path(lambda texts: pipe.encode(texts)[0], prompts, overrides=overrides)]
+    try:
+        out = pipe(list(prompts), steps, generator=torch.Generator().manual_seed(seed), output_type="latent")
+    except NonFiniteError as error:
+        broken = not_finite("probes", {str(error.anomaly): float("nan")}, "every step is finite")
+        return [*verdicts, broken], {}
+    verdicts.append(judge_probes(out.probes["A"], out.probes["B"], out.probes["C"], overrides=overrides))
     decoded = {name: pipe.vae.decode(z.to(pipe.vae.dtype)).float() for name, z in (("A", out.z0), ("C", out.z1))}
-    return (out.probes["A"], out.probes["B"], out.probes["C"]), decoded
+    return verdicts, decoded
 
 
 def _on_images(vae, images, seed, overrides) -> tuple[list[Verdict], dict[str, Tensor]]:
@@ -137,7 +140,7 @@ def _on_pairs(pipe, images, captions, seed, overrides) -> list[Verdict]:
             kl=lambda eps: reparameterize(mu, logvar, eps=eps)[1].sum(), **common,
         ),
     ]  # fmt: skip
-    if len(z0) >= 2:
+    if len(z0) > 1:
         verdicts.append(checks.condition_use(*ends, generator=torch.Generator().manual_seed(seed), **common))
     if len(set(captions)) > 1 and len(captions) >= 4:
         order = torch.Generator().manual_seed(seed)
@@ -146,11 +149,12 @@ def _on_pairs(pipe, images, captions, seed, overrides) -> list[Verdict]:
 
 
 def _on_log(history, overrides) -> list[Verdict]:
-    """Those whose names the log has."""
+    """Those whose names the log has; a trend needs two values."""
+    history = {name: values for name, values in history.items() if len(values) > 1}
     losses = {k: v for k, v in history.items() if k.startswith("loss/") and k != "loss/total"}
     weights = {k.replace("w/", "loss/"): v[-1] for k, v in history.items() if k.startswith("w/")}
     verdicts = [checks.update_ratios(history, overrides=overrides)]
-    if all(len(history.get(name, ())) > 1 for name in ("mu/abs_mean", "std/mean", "logvar/mean")):
+    if {"mu/abs_mean", "std/mean", "logvar/mean"} <= history.keys():
         verdicts.append(checks.kl(history, overrides=overrides))
     if "grad/total" in history:
         grads = {name: values for name, values in history.items() if name.startswith("grad/")}
@@ -158,8 +162,10 @@ def _on_log(history, overrides) -> list[Verdict]:
     if losses:
         weights = {name: weight for name, weight in weights.items() if name in losses}
         verdicts.append(checks.loss_magnitudes(losses, weights, overrides=overrides))
-    if len(history.get("scaler/scale", ())) > 1:
-        verdicts.append(checks.overflow(history["scaler/scale"], overrides=overrides))
+    lost = sum(not math.isfinite(x) for name, row in history.items() if name.startswith("loss/") for x in row)
+    lost += sum(int(x) for name, row in history.items() if name.endswith("/nonfinite") for x in row)
+    if lost or "scaler/scale" in history:
+        verdicts.append(checks.overflow(history.get("scaler/scale"), nonfinite=lost, overrides=overrides))
     return verdicts
 
 

@@ -135,8 +135,8 @@ class UpdateRatios:
 
     ``with ratios.step() as out: optimizer.step()``; out has 0-d tensors when the block has ended. heads: name -> dotted
     name of a module or parameter in model (default: :func:`default_heads`). KeyError for one that model has not.
-    torch's Adam, AdamW and SGD leave in their state what Δp was; for other optimizers, fused ones, and parameters in
-    half precision, where rounding may swallow Δp, the head's parameters are cloned before the step.
+    torch's Adam, AdamW and SGD with momentum leave in their state what Δp was; for others, fused ones, and parameters
+    in half precision, where rounding may swallow Δp, the head's parameters are cloned before the step.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, heads: Mapping[str, str] | None = None):
@@ -189,6 +189,7 @@ def _leaves_its_change(optimizer: torch.optim.Optimizer, group: dict, p: Tensor)
         and not any(group.get(key) for key in ("fused", "capturable", "differentiable"))
         and not isinstance(group["lr"], Tensor)
         and p.dtype in (torch.float32, torch.float64)
+        and (isinstance(optimizer, torch.optim.Adam) or (group["momentum"] and not group["nesterov"]))
     )
 
 
@@ -206,13 +207,7 @@ def _change(optimizer: torch.optim.Optimizer, group: dict, p: Tensor) -> tuple[T
         d = state["exp_avg"].div(root).mul_(lr / (1 - beta1**step))
         keep = 1 - lr * decay if group["decoupled_weight_decay"] else 1.0
     else:
-        sign, momentum = -1.0 if group["maximize"] else 1.0, group["momentum"]
-        buffer = state.get("momentum_buffer")
-        if momentum and not group["nesterov"]:
-            d, keep = lr * buffer, 1.0
-        else:
-            d, keep = lr * sign * p.grad, 1 - lr * decay
-            d = d.add_(buffer, alpha=lr * momentum) if momentum else d
+        d, keep = lr * state["momentum_buffer"], 1.0
     before = (p + d).div_(keep)
     return before, before.mul(keep - 1).sub_(d)
 
@@ -317,6 +312,9 @@ class Metrics:
         for part in parts:
             if not hasattr(part, "as_dict") and not isinstance(part, Mapping):
                 raise TypeError(f"Metrics.add: expected a mapping or statistics, got {type(part).__name__}")
+            for name, value in part.items() if isinstance(part, Mapping) else ():
+                if isinstance(value, Tensor) and value.numel() != 1:
+                    raise ValueError(f"Metrics.add: {name} must have one element, got {tuple(value.shape)}; use tensor")
             self._parts.append(part)
         return self
 

@@ -40,7 +40,8 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
         "teacher/floor": 1e-7,  # of MSE(x0, x1): smaller errors count as this one
         "teacher/relative": 0.01,  # of MSE(x0, x1), at most
         "target/margin": 0.1,  # cosine with the velocity above that with any other target
-        "endpoint/rise": 1.05,  # RMSE at a K / the least RMSE of smaller K, at most
+        "endpoint/rise": 1.05,  # RMSE at a K / that at the K before, at most
+        "endpoint/creep": 1.15,  # RMSE at a K / the least of smaller K, at most
         "endpoint/floor": 1e-3,  # of RMSE(x0, x1): smaller errors may do anything
         "condition/gain": 0.0,  # cos(cond) - cos(shuffled), above
         "condition/weak": 0.02,  # below, it may be chance

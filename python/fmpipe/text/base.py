@@ -57,9 +57,12 @@ def located(where: str, source: str | Path, local_files_only: bool = True) -> Pa
 def read_json(file: Path) -> dict:
     """{} without such a file; ValueError naming a damaged one."""
     try:
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except ValueError as error:
         raise ValueError(f"{file.name} in {str(file.parent)!r} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{file.name} in {str(file.parent)!r} must be an object, got {type(found).__name__}")
+    return found
 
 
 class FrozenText(ModelMixin, ConfigMixin):

@@ -213,6 +213,8 @@ class Trainer:
     def _figures(self, outcome: Outcome, weights: dict[str, float], total: Tensor, more: dict) -> dict[str, object]:
         kept = self.metrics.add(*outcome.stats, outcome.figures, more)
         kept.add({"loss/total": total, "lr": self.optimizer.param_groups[0]["lr"]})
+        if self.accelerator.scaler is not None:
+            kept.add({"scaler/scale": self.accelerator.scaler.get_scale()})
         kept.add({f"loss/{name}": loss for name, loss in outcome.losses.items()})
         kept.add({f"w/{name}": weight for name, weight in weights.items()})
         for name in STATISTICS:

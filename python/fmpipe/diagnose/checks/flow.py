@@ -174,7 +174,9 @@ def judge_one_step(
     by = f" by a factor of {gain:.3g}" if fault == "too small" and gain is not None else ""
     size = f"Size: |v_pred| / |v*| {listed(ratio)}, {'right' if sized else fault + by}."
     advice = []
-    if not sized and fault == "uneven in t":
+    if not sized and max(ratio) < 1e-4:
+        advice.append("The output is about 0: is the last layer still at its initial zeros, or not trained?")
+    elif not sized and fault == "uneven in t":
         advice.append("No one gain mends a size that is too small at some t and too large at others.")
     elif not sized and gain is not None:
         advice.append(f"Sample with fm_gain = {gain:.3g} as a stopgap.")
