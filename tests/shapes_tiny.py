@@ -1,4 +1,4 @@
-"""make train-check: the preset shapes-tiny, trained and asked for colours. Prints what it reached; exit code 1 below."""
+"""make train-check: trains the preset shapes-tiny and asks it for colours; exit code 1 if it falls short."""
 
 import sys
 import tempfile
