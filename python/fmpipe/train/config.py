@@ -178,7 +178,7 @@ def shapes_tiny() -> Config:
             head={"hidden": 512, "std_range": [0.3, 0.6]},
             net={"stage_configs": _stages((64, 32), (128, 64), (5, 3), grid=4)},
             losses=Losses(kl=1e-3, anchor=4.0, detach=True, t="early", null=0.0),
-            optim=Optim(steps=550, batch=32, lr=4e-3, ema=0.99),
+            optim=Optim(steps=800, batch=32, lr=4e-3, ema=0.99),
         ),
         every=Every(log=50, validate=200, save=200, sample=200),
     )
