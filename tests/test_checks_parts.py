@@ -38,7 +38,7 @@ from fmpipe.vae import LatentVAE
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
-SEEDS = (101, 202, 303)  # the thresholds were set on others
+SEEDS = (101, 202)  # the thresholds were set on others
 COLOURS = {"red": (1, -1, -1), "green": (-1, 1, -1), "blue": (-1, -1, 1), "white": (1, 1, 1)}
 PLACES = {"left": (0.5, 0.2), "right": (0.5, 0.8), "top": (0.2, 0.5), "bottom": (0.8, 0.5)}
 PROMPTS = [f"a {colour} ball at the {place}" for colour in COLOURS for place in PLACES]

@@ -14,7 +14,7 @@ from fmpipe.diagnose.checks import ablation, training
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
-SEEDS = [101, 202, 303]  # the run's constants and the thresholds were settled on 0, 1, 2
+SEEDS = [101, 202]  # the run's constants and the thresholds were settled on 0, 1, 2
 SHAPE, N, CLASSES, BATCH = (4, 4, 4), 64, 16, 16
 HEALTHY = {"steps": 80, "lr": 1e-2, "w_flow": 1.0, "w_kl": 0.3, "w_dino": 0.0, "T_t": 1.0, "T_s": 1.0, "logvar": -1.5}
 

@@ -74,7 +74,9 @@ def dump(config: Any, path: str | Path) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with part.open("w", encoding="utf-8") as file:
-            yaml.safe_dump(to_dict(config), file, sort_keys=False, allow_unicode=True, width=120)
+            yaml.safe_dump(
+                to_dict(config), file, sort_keys=False, width=120
+            )  # escapes: YAML would fold U+0085 into a space
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
