@@ -149,13 +149,13 @@ class Trainer:
         outcome = self.model(**{k: x.to(self.accelerator.device) for k, x in self._batch(step).items()})
         weights = self.stage.weights(step)
         total = sum(weight * outcome.losses[name] for name, weight in weights.items())
-        if not torch.isfinite(total):
+        if self._any(not torch.isfinite(total)):
             self._stop(_not_finite(step, outcome, weights))
         norms = self._backward(outcome.losses, weights, total, logs)
         clipped = self.accelerator.clip_grad_norm_(self.parameters, self.stage.optim.clip)
         if not torch.isfinite(clipped) and self.accelerator.scaler is None:
             names = (name for name, p in self.objective.named_parameters() if not _finite(p.grad))
-            self._stop(f"step {step}: the gradient of {next(names)} is not finite, the losses are")
+            self._stop(f"step {step}: the gradient of {next(names, 'a parameter')} is not finite, the losses are")
         with self.ratios.step() if logs else contextlib.nullcontext() as ratios:
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -235,11 +235,17 @@ class Trainer:
             return
         for name in ("z0", "v*"):
             ratio = figures[f"scale/{name}"] / figures["scale/z1"]
-            if not ratio <= self.stage.alarm:
+            if self._any(not ratio <= self.stage.alarm):
                 self._stop(
                     f"step {self.step}: E|{name}| is {ratio:.3g} times E|z1| (alarm at {self.stage.alarm:g}): z0 runs "
                     f"away. Raise flow.losses.kl, set mu_rms in flow.head, or lower flow.optim.lr"
                 )
+
+    def _any(self, here: bool) -> bool:
+        """In any process: all must stop at the same step, or those left wait for the others."""
+        if self.world == 1:
+            return here
+        return bool(self.accelerator.reduce(torch.tensor(float(here), device=self.accelerator.device), "sum") > 0)
 
     def _stop(self, why: str) -> None:
         path = self.save()
