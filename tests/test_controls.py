@@ -9,7 +9,7 @@ from torch import nn
 
 from fmpipe.train import losses, optim, times, tower, weights
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 def generator(seed=0):

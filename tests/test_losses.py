@@ -15,7 +15,7 @@ from fmpipe.train import losses
 from fmpipe.train.losses import Centre, Diffusion
 from fmpipe.train.tower import Prototypes
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 def drawn(*shape, scale=1.0, grad=True):

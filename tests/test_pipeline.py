@@ -20,6 +20,7 @@ from fmpipe.pipeline import FlowPipeline
 from fmpipe.text import CLIPText
 from fmpipe.vae import LatentVAE
 
+pytestmark = pytest.mark.slow
 STEPS = 3
 
 

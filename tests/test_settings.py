@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from fmpipe.train.settings import SettingsError, digest, dump, from_dict, load, to_dict, with_overrides
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Optimizer:
