@@ -239,6 +239,7 @@ def test_the_command_on_a_text(tmp_path):
         (["nowhere"], "no pipeline in 'nowhere'"),
         (["default", "--set", "one_step/cosine=1"], "the nearest is 'one_step/cos'"),
         (["default", "--set", "one_step/cos=high"], "--set one_step/cos: could not convert"),
+        (["default", "--set", "text/cos=nan"], "--set text/cos: must be a finite number"),
         ([__file__.replace("test_check", "test_layers")], "no figure found"),
     ],
 )

@@ -3,6 +3,7 @@
 import io
 import os
 import warnings
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -328,6 +329,8 @@ def check(
         try:
             overrides[name] = float(value)
             limits(overrides)
+            if not isfinite(overrides[name]):
+                raise ValueError(f"must be a finite number, got {value!r}")
         except (KeyError, ValueError) as error:
             raise Refused(f"--set {name}: {error.args[0]}") from None
     try:
