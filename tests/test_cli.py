@@ -12,7 +12,8 @@ from PIL import Image
 from test_pipeline import tiny_clip, tiny_vae
 from typer.testing import CliRunner
 
-from fmpipe.cli import app, noise_of
+from fmpipe.cli import app
+from fmpipe.cli.draw import noise_of
 from fmpipe.models import build
 from fmpipe.pipeline import FlowPipeline
 

@@ -1,0 +1,145 @@
+"""``fmpipe check`` and ``info``: what a pipeline is, and whether it is sound."""
+
+from math import isfinite
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fmpipe.cli.base import (
+    Pipeline,
+    Refused,
+    Seed,
+    Steps,
+    app,
+    check_place,
+    err,
+    load_pipeline,
+    out,
+    out_option,
+    save_picture,
+    write,
+)
+from fmpipe.page import verdict_page
+
+
+@app.command()
+def check(
+    what: Annotated[str, typer.Argument(metavar="PIPELINE", help="a pipeline's folder or name; or a text of figures")],
+    images: Annotated[Path | None, typer.Option(help="a folder of pictures to measure on")] = None,
+    captions: Annotated[Path | None, typer.Option(help="their captions: .jsonl, or .txt with one a line")] = None,
+    log: Annotated[Path | None, typer.Option(help="a training run's folder or log.jsonl")] = None,
+    n: Annotated[int, typer.Option(min=1, help="at most so many pictures")] = 32,
+    steps: Steps = 25,
+    seed: Seed = 0,
+    limit: Annotated[list[str] | None, typer.Option("--set", help="a threshold, as one_step/cos=0.4")] = None,
+    place: out_option("folder of check.json, check.html and the pictures") = Path("check"),
+) -> None:
+    """Is it sound? Every check its inputs allow, each a verdict; exit code 1 if one fails.
+
+    Also of the diary's own lines ([b][fm][/b], [b][text][/b], [b][shoot][/b], [b][teacher-euler][/b]) in any text file:
+    [b]fmpipe check notes.txt[/b]
+    """
+    import json
+
+    from fmpipe.diagnose import diary
+    from fmpipe.diagnose.examine import Examination, examine, history_of
+    from fmpipe.diagnose.log import read_log, strict
+    from fmpipe.diagnose.verdict import limits
+
+    check_place("--out", place, folder=True)
+    text = Path(what).is_file()
+    if (captions and not images) or (text and (images or log)):
+        raise Refused("--captions needs --images, and a text of figures neither --images nor --log")
+    overrides = {}
+    for name, _, value in (item.partition("=") for item in limit or []):
+        try:
+            overrides[name] = float(value)
+            limits(overrides)
+            if not isfinite(overrides[name]):
+                raise ValueError(f"must be a finite number, got {value!r}")
+        except (KeyError, ValueError) as error:
+            raise Refused(f"--set {name}: {error.args[0]}") from None
+    try:
+        if text:
+            found = Examination(diary.verdicts(Path(what).read_text(encoding="utf-8"), overrides=overrides), {})
+        else:
+            pipe = load_pipeline(what)
+            pixels, texts = (None, None) if images is None else _pictures(images, captions, n, pipe)
+            if log is not None and (log / "flow").is_dir():
+                log = log / "flow"  # a run's folder
+            history = None if log is None else history_of(read_log(log))
+            with err.status("measuring"):
+                found = examine(pipe, pixels, texts, history, steps=steps, seed=seed, overrides=overrides)
+    except (OSError, ValueError, FloatingPointError) as error:
+        raise Refused(error) from None
+    pictures = {name: _row(tensor[:8]) for name, tensor in found.pictures.items()}
+    for name, picture in pictures.items():
+        save_picture(picture, place / f"{name}.png")
+    settings = {"checked": what, "images": images, "captions": captions, "log": log, "seed": seed, **overrides}
+    tell(found.verdicts)
+    write(place / "check.json", json.dumps(strict([v.as_dict() for v in found.verdicts]), indent=1).encode())
+    write(place / "check.html", verdict_page(found.verdicts, pictures, settings).encode())
+    if not all(found.verdicts):
+        raise typer.Exit(1)
+
+
+def tell(verdicts) -> None:
+    """The verdicts as a table; those skipped in a line."""
+    from rich.table import Table
+
+    colours = {"pass": "green", "warn": "yellow", "fail": "red"}
+    table = Table("check", "verdict", "what it means, and what to do next", show_lines=True)
+    for v in verdicts:
+        if v.status != "skipped":
+            status = f"[{colours[v.status]}]{v.status}[/]"
+            table.add_row(v.name, status, escape("\n".join(filter(None, (v.meaning, v.advice)))))
+    out.print(table)
+    for why in dict.fromkeys(v.meaning for v in verdicts if v.status == "skipped"):
+        names = ", ".join(v.name for v in verdicts if v.status == "skipped" and v.meaning == why)
+        out.print(f"skipped, {escape(why)}: {names}", highlight=False, soft_wrap=True)
+
+
+def _pictures(images: Path, captions: Path | None, n: int, pipe):
+    """(n, 3, H, W) in [-1, 1] of the pipeline's size, and their first captions (None if there are none)."""
+    import torch
+
+    from fmpipe.data import Folder, to_pixels
+
+    side = pipe.text_head.config.latent_shape[-1] * pipe.vae.factor
+    if captions is None and not any(images.rglob("*.txt")):
+        captions = False
+    source = Folder(images, captions, size=side)
+    items = [source[i] for i in range(min(n, len(source)))]
+    pixels = to_pixels(torch.stack([item.image for item in items]))
+    return pixels, [item.captions[0] for item in items] if all(item.captions for item in items) else None
+
+
+def _row(images):
+    """Pictures (N, 3, H, W) in [-1, 1] side by side."""
+    from PIL import Image
+
+    pixels = ((images.clamp(-1, 1) + 1) * 127.5).round().byte().permute(2, 0, 3, 1).flatten(1, 2)
+    return Image.fromarray(pixels.contiguous().cpu().numpy())
+
+
+@app.command()
+def info(pipeline: Pipeline = "default") -> None:
+    """A pipeline's parts, sizes, scale factors and digests, and who serves fmkernels' calls."""
+    from rich.table import Table
+
+    import fmkernels
+    from fmpipe.data.cache import weights_sha256
+
+    pipe = load_pipeline(pipeline)
+    table = Table("part", "class", "parameters", "sha256 of the weights")
+    for name, part in pipe.components.items():
+        if part is None:
+            table.add_row(name, "none", "", "")
+            continue
+        count = sum(p.numel() for p in part.parameters())
+        table.add_row(name, type(part).__name__, f"{count:,}", weights_sha256(part)[:16])
+    out.print(table)
+    out.print(f"scale factor {pipe.vae.config.scaling_factor}, fm_gain {pipe.config.fm_gain}", highlight=False)
+    fmkernels.explain()
