@@ -89,10 +89,10 @@ def cache_states(
 ) -> States:
     """The token states of every distinct caption, from ``folder/states-<digest>`` or encoded into it.
 
-    digest: of the sorted captions, of encoder's weights, class and tokens, and of the format. ValueError for a damaged
-    cache, and for states beyond fp16.
+    digest: of the captions, of encoder's weights, class and tokens, and of the format. Short captions come first, so
+    that a batch has little padding. ValueError for a damaged cache, and for states beyond fp16.
     """
-    texts = sorted(set(check_prompts("cache_states", captions)))
+    texts = sorted(set(check_prompts("cache_states", captions)), key=lambda text: (len(text), text))
     about = {"encoder": type(encoder).__name__, "weights": weights_sha256(encoder), "tokens": encoder.tokens}
     digest = digest_of("states", FORMAT, about, texts)
 

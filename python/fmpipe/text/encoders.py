@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from diffusers import ModelMixin  # noqa: F401 (diffusers looks for it in the module that model_index.json names)
 from torch import Tensor
 from transformers import AutoModel, CLIPTextModel, PreTrainedModel, PreTrainedTokenizerBase, T5EncoderModel
@@ -53,13 +54,24 @@ class T5Text(FrozenText):
 
 
 class MiniLMText(FrozenText):
-    """The last hidden states of all-MiniLM-L6-v2 (22.7 M parameters, dim 384), or any BERT: before the pooling."""
+    """The last hidden states of all-MiniLM-L6-v2 (22.7 M parameters, dim 384), or any BERT: before the pooling.
+
+    Those of padding are zero: the model is not run on what is padding in all of the batch.
+    """
 
     model_class = AutoModel
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int = TOKENS):
         check_room("MiniLMText", tokens, model)
         super().__init__(model, tokenizer, tokens)
+
+    @torch.no_grad()
+    def forward(self, prompts: str | Sequence[str]) -> tuple[Tensor, Tensor]:
+        ids, mask = self.ids_and_mask(prompts)
+        longest = int(mask.sum(1).max())
+        short = mask[:, :longest]
+        states = self.model(input_ids=ids[:, :longest], attention_mask=short.long()).last_hidden_state
+        return F.pad(states.masked_fill(~short[..., None], 0), (0, 0, 0, self.tokens - longest)), mask
 
     @classmethod
     def from_pretrained(cls, folder: str | Path | None = None, **arguments) -> "MiniLMText":
