@@ -140,8 +140,10 @@ class LatentVAE(ModelMixin, ConfigMixin):
     ) -> Tensor:
         """The scaled latent z, (B, C, h, w): a sample, or, with ``sample=False``, the mode."""
         moments = self.encode_moments(pixels)
-        if sample:
-            return self.sample(moments, generator)
+        return self.sample(moments, generator) if sample else self.mode(moments)
+
+    def mode(self, moments: Tensor) -> Tensor:
+        """``z = (mean - shift) scale``: :meth:`sample` without its noise."""
         return self._scaled(self._split(moments)[0]).to(moments.dtype)
 
     @apply_forward_hook  # a pipeline's offloading waits for forward, which nobody calls here

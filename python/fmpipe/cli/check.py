@@ -118,10 +118,9 @@ def _pictures(images: Path, captions: Path | None, n: int, pipe):
 
 def _row(images):
     """Pictures (N, 3, H, W) in [-1, 1] side by side."""
-    from PIL import Image
+    from fmpipe.sheet import to_image
 
-    pixels = ((images.clamp(-1, 1) + 1) * 127.5).round().byte().permute(2, 0, 3, 1).flatten(1, 2)
-    return Image.fromarray(pixels.contiguous().cpu().numpy())
+    return to_image(images.permute(1, 2, 0, 3).flatten(2))
 
 
 @app.command()

@@ -23,6 +23,7 @@ from fmpipe.cli.base import (
 )
 from fmpipe.page import Run, page
 from fmpipe.ranks import OtherRankError, Ranks
+from fmpipe.sheet import sheet
 
 PICTURES = (".png", ".jpg", ".jpeg")
 Prompts = Annotated[list[str] | None, typer.Argument(help="one or several, in quotes", show_default=False)]
@@ -106,6 +107,7 @@ def generate(
     place: out_option("the picture; of several, a folder") = Path("out.png"),
     trace: Annotated[bool, typer.Option("--trace", help="print |x|, |v| and dt of every step")] = False,
     html: Annotated[Path | None, typer.Option(help="write one page with pictures, trace, probes, settings")] = None,
+    grid: Annotated[Path | None, typer.Option(help="write one labelled picture of all")] = None,
 ) -> None:
     """Pictures of prompts.
 
@@ -117,8 +119,9 @@ def generate(
     alone = len(work) == 1 and not place.is_dir()
     names = [place] if alone else [folder / f"{k:04d}.png" for k in range(len(work))]
     check_place("--out", place if alone else folder, not alone)
-    if html is not None:
-        check_place("--html", html)
+    for option, path in (("--html", html), ("--grid", grid)):
+        if path is not None:
+            check_place(option, path)
     options = {
         "solver": solver,
         "schedule": schedule,
@@ -144,14 +147,20 @@ def generate(
                     save_picture(image, names[k])
                 if trace:
                     out.print("\n".join(result.trace.lines()), highlight=False)
-                if html is not None:
+                if html is not None or grid is not None:
                     runs.append(Run(result.images, captions, result.trace, result.probes))
-            everybody = ranks.gather(runs) if html is not None else None
+            everybody = ranks.gather(runs) if html is not None or grid is not None else None
     except OtherRankError as error:
         raise Refused(error, 1) from None
-    if everybody is not None:
+    if everybody is None:
+        return
+    runs = [run for runs in everybody for run in runs]
+    if html is not None:
         settings = {"pipeline": pipeline, "steps": steps, "seed": seed, "dtype": dtype, **options}
-        write(html, page([run for runs in everybody for run in runs], settings).encode())
+        write(html, page(runs, settings).encode())
+    if grid is not None:
+        images, captions = ([x for run in runs for x in run[k]] for k in (0, 1))
+        save_picture(sheet(images, captions, columns=4), grid)
 
 
 @app.command()
@@ -166,8 +175,6 @@ def sweep(
     place: out_option("the grid, one picture") = Path("sweep.png"),
 ) -> None:
     """The diary's grid: dt_scale by gain, in both directions of time, one labelled picture of one z0."""
-    from PIL import Image, ImageDraw
-
     scales, gains = (_numbers(option, text) for option, text in (("--dt-scale", dt_scale), ("--gain", gain)))
     pipe = load_pipeline(pipeline, dtype)
     cells = [(scale, way, g) for way in ("0->1", "1->0") for scale in scales for g in gains]
@@ -177,14 +184,8 @@ def sweep(
         ]
         for s, w, g in cells
     ]
-    side, label = max(images[0].width, 128), 14
-    sheet = Image.new("RGB", (side * len(gains), (side + label) * 2 * len(scales)), "white")
-    draw = ImageDraw.Draw(sheet)
-    for k, ((scale, way, g), image) in enumerate(zip(cells, images, strict=True)):
-        x, y = k % len(gains) * side, k // len(gains) * (side + label)
-        draw.text((x + 2, y), f"dt x {scale:g}, {way}, gain {g:g}", fill="black")
-        sheet.paste(image.resize((side, side), Image.Resampling.NEAREST), (x, y + label))
-    save_picture(sheet, place)
+    labels = [f"dt x {scale:g}, {way}, gain {g:g}" for scale, way, g in cells]
+    save_picture(sheet(images, labels, columns=len(gains)), place)
 
 
 def _numbers(option: str, text: str) -> list[float]:

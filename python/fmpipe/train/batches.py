@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fmpipe.data.cache import Latents, States
 from fmpipe.data.source import Source, to_pixels
-from fmpipe.train.config import Losses
+from fmpipe.train.config import Flow
 from fmpipe.train.times import null_mask, sample_t
 from fmpipe.vae import LatentVAE
 
@@ -47,7 +47,11 @@ class Order:
 
 
 class FlowBatches:
-    """z1 sampled anew from the cached moments, one of its captions' states, eps, t and the null indicator."""
+    """z1 sampled anew from the cached moments, one of its captions' states, eps, t and the null indicator.
+
+    captions: those to draw from, a list for each item; all of them if left out. ``ends`` is what the flow goes to: z1,
+    but where null is set, another null sample's. ``candidates`` are the batch's latents and ``losses.others`` more.
+    """
 
     def __init__(
         self,
@@ -55,40 +59,77 @@ class FlowBatches:
         states: States,
         vae: LatentVAE,
         items: Sequence[int],
-        batch: int,
-        config: Losses,
+        settings: Flow,
         seed: int,
+        *,
+        batch: int | None = None,
+        captions: Sequence[Sequence[str]] | None = None,
     ):
-        self.latents, self.states, self.vae, self.config, self.seed = latents, states, vae, config, seed
-        self.order, self.shape = Order(items, batch, seed), latents.moments[:1, : vae.channels].shape[1:]
+        self.latents, self.states, self.vae, self.settings, self.seed = latents, states, vae, settings, seed
+        self.order, self.shape = (
+            Order(items, batch or settings.optim.batch, seed),
+            latents.moments[:1, : vae.channels].shape[1:],
+        )
+        self.texts = [item["captions"] for item in latents.items] if captions is None else captions
 
     def captions(self, step: int) -> list[str]:
         rows = self.order(step)
         pick = torch.rand(len(rows), generator=drawn(self.seed, 2, step)).tolist()
-        captions = [self.latents.items[i]["captions"] for i in rows.tolist()]
-        return [texts[int(p * len(texts))] for texts, p in zip(captions, pick, strict=True)]
+        return [self.texts[i][int(p * len(self.texts[i]))] for i, p in zip(rows.tolist(), pick, strict=True)]
 
     def __call__(self, step: int, rows: Rows = ALL) -> dict[str, Tensor]:
-        draw, chosen = drawn(self.seed, 3, step), self.order(step)
+        draw, chosen, losses = drawn(self.seed, 3, step), self.order(step), self.settings.losses
         z1 = self.vae.sample(self.latents.moments[chosen], draw)
         eps = torch.randn(len(chosen), *self.shape, generator=draw)
-        t = sample_t(self.config.t, len(chosen), draw)
-        null = null_mask(len(chosen), self.config.null, draw)
+        t = sample_t(losses.t, len(chosen), draw)
+        null = null_mask(len(chosen), losses.null, draw)
+        ends = z1.clone()
+        ends[null] = z1[null].roll(1, 0)
         states, mask = self.states.rows(self.captions(step)[rows])
-        return {"z1": z1[rows], "states": states, "mask": mask, "eps": eps[rows], "t": t[rows], "null": null[rows]}
+        if self.settings.token_dropout:
+            lost = torch.rand(len(chosen), mask.shape[1], generator=draw) < self.settings.token_dropout
+            lost[:, 0] = False  # at least one is left: padding is on the right
+            mask = mask & ~lost[rows]
+        batch = {"z1": z1, "ends": ends, "eps": eps, "t": t, "null": null}
+        if losses.match:
+            batch["label"] = torch.arange(len(z1))
+        made = {name: x[rows] for name, x in batch.items()} | {"states": states, "mask": mask}
+        if losses.match:  # every process has all of them
+            others = self.order.items[~torch.isin(self.order.items, chosen)]
+            others = others[torch.randperm(len(others), generator=draw)[: losses.others]]
+            made["candidates"] = torch.cat([z1, self.vae.sample(self.latents.moments[others], draw)])
+        return made
 
 
 class PixelBatches:
-    """Pictures in [-1, 1], all of them in memory as bytes, and the noise of their latents."""
+    """Pictures in [-1, 1], all of them in memory as bytes, and the noise of their latents.
 
-    def __init__(self, source: Source, items: Sequence[int], batch: int, latent: tuple[int, int, int], seed: int):
+    augment: each turned by a multiple of 90°, mirrored or not, and shifted by up to ``SHIFT`` pixels around the edge.
+    """
+
+    SHIFT = 3
+
+    def __init__(
+        self,
+        source: Source,
+        items: Sequence[int],
+        batch: int,
+        latent: tuple[int, int, int],
+        seed: int,
+        augment: bool = False,
+    ):
         self.images = torch.stack([source[i].image for i in items])
-        self.order, self.latent, self.seed = Order(range(len(items)), batch, seed), latent, seed
+        self.order, self.latent, self.seed, self.augment = Order(range(len(items)), batch, seed), latent, seed, augment
 
     def __call__(self, step: int, rows: Rows = ALL) -> dict[str, Tensor]:
-        chosen = self.order(step)
-        eps = torch.randn(len(chosen), *self.latent, generator=drawn(self.seed, 3, step))
-        return {"pixels": to_pixels(self.images[chosen[rows]]), "eps": eps[rows]}
+        draw, chosen = drawn(self.seed, 3, step), self.order(step)
+        eps = torch.randn(len(chosen), *self.latent, generator=draw)
+        images = self.images[chosen]
+        if self.augment:
+            turns = torch.randint(8, (len(chosen),), generator=draw).tolist()
+            shifts = torch.randint(-self.SHIFT, self.SHIFT + 1, (len(chosen), 2), generator=draw).tolist()
+            images = torch.stack([_moved(*args) for args in zip(images, turns, shifts, strict=True)])
+        return {"pixels": to_pixels(images[rows]), "eps": eps[rows]}
 
 
 class DiffusionBatches:
@@ -103,3 +144,8 @@ class DiffusionBatches:
         z1 = self.vae.sample(self.latents.moments[chosen], draw)
         noise = torch.randn(z1.shape, generator=draw)
         return {"z1": z1[rows], "noise": noise[rows], "steps": torch.randint(self.T, (len(z1),), generator=draw)[rows]}
+
+
+def _moved(image: Tensor, turn: int, shift: Sequence[int]) -> Tensor:
+    image = image.rot90(turn % 4, (1, 2))
+    return (image.flip(2) if turn >= 4 else image).roll(shift, (1, 2))

@@ -56,12 +56,27 @@ class FlowObjective(nn.Module):
             )
             self.teacher = copy.deepcopy(nn.Sequential(self.tower, self.prototypes)).requires_grad_(False)
 
-    def forward(self, z1: Tensor, states: Tensor, mask: Tensor, eps: Tensor, t: Tensor, null: Tensor) -> Outcome:
-        """z1, eps: (B, C, H, W). states: (B, L, D), mask: (B, L). t: (B,). null: (B,) bool."""
-        config, net = self.config, self.velocity_net
+    def forward(
+        self,
+        z1: Tensor,
+        states: Tensor,
+        mask: Tensor,
+        eps: Tensor,
+        t: Tensor,
+        null: Tensor,
+        ends: Tensor | None = None,
+        candidates: Tensor | None = None,
+        label: Tensor | None = None,
+    ) -> Outcome:
+        """z1, eps: (B, C, H, W). states: (B, L, D), mask: (B, L). t: (B,). null: (B,) bool.
+
+        ends: where the flow goes, z1 if left out; null samples have another's, so that their velocity knows no text.
+        candidates, label: of :func:`fmpipe.train.losses.match`.
+        """
+        config, net, ends = self.config, self.velocity_net, z1 if ends is None else ends
         mu, logvar = (x.float() for x in self.text_head(states, mask))
         z0, kl, head_stats = reparameterize(mu, logvar, eps=eps)
-        x_t, target = flow_pair(t, z0.detach() if config.detach else z0, z1)
+        x_t, target = flow_pair(t, z0.detach() if config.detach else z0, ends)
         velocities = net.velocities(x_t, t, null=null) if isinstance(net, DiMR) else [net.velocity(x_t, t, null=null)]
         targets = losses.multi_scale(net, target)
         if not config.multi_scale:
@@ -81,14 +96,16 @@ class FlowObjective(nn.Module):
             parts["dino"], figures = self._dino(text, z1)
         if config.anchor:
             parts["anchor"] = losses.anchor(mu, z1)
+        if config.match:
+            parts["match"] = losses.match(mu, candidates, label)
         if config.norm:
             parts["norm"] = losses.norm_alignment(v, target)
         with torch.no_grad():
             ahead = x_t + (1 - t).view(-1, 1, 1, 1) * v
             norms = {"z0": z0, "z1": z1, "v*": target}
             figures |= {f"scale/{name}": x.flatten(1).norm(dim=1).mean() for name, x in norms.items()}
-        made = {"states": states, "mu": mu, "logvar": logvar, "x_0": z1, "t": t, "noise": z0, "x_t": x_t}
-        made |= {"v_pred": v, "predicted_x0": ahead, "x_0_target": z1}
+        made = {"states": states, "mu": mu, "logvar": logvar, "x_0": ends, "t": t, "noise": z0, "x_t": x_t}
+        made |= {"v_pred": v, "predicted_x0": ahead, "x_0_target": ends}
         return Outcome(parts, made, [stats, head_stats], figures)
 
     def _dino(self, text: Tensor, z1: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -1,20 +1,22 @@
 """The stages of a run, built from its config: what each trains on, checks itself by, and leaves behind."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from diffusers import AutoencoderKL
-from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
 from fmkernels import reparameterize
 from fmkernels.flow import sample, uniform
 from fmpipe.data import Folder, Shapes, Shards, Source, split
 from fmpipe.data.cache import Latents, States, cache_latents, cache_states
+from fmpipe.data.emoji import FONT, Emoji
 from fmpipe.diagnose import metrics
 from fmpipe.models import DiMR, LinearHead, TextHead
 from fmpipe.pipeline import FlowPipeline
+from fmpipe.sheet import sheet, to_image
 from fmpipe.text import load_text_encoder
 from fmpipe.train.batches import DiffusionBatches, FlowBatches, PixelBatches, drawn
 from fmpipe.train.config import Config, Data
@@ -24,12 +26,14 @@ from fmpipe.vae import LatentVAE
 
 VAL_BATCHES = 4
 FIRST_LOGVAR = -6.0  # of an autoencoder: a sigma of 1 would drown what the encoder first finds
-PICTURES, DRAW_STEPS = 8, 25
+PICTURES, STEPS = 8, 25  # of a sheet, of its sampling
 
 
 def source_of(data: Data) -> Source:
     if data.source == "shapes":
         return Shapes(data.count, data.size, data.seed)
+    if data.source == "emoji":
+        return Emoji(data.size, data.path or FONT)
     if data.path is None:
         raise ValueError(f"data.path is missing: data.source {data.source!r} needs one")
     if data.source == "folder":
@@ -80,7 +84,7 @@ def vae_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.M
         model.quant_conv.bias[settings.channels :] = FIRST_LOGVAR
     side = config.data.size // 2 ** (count - 1)
     latent, optim = (settings.channels, side, side), settings.optim
-    batches = PixelBatches(material.source, material.train, optim.batch, latent, config.seed)
+    batches = PixelBatches(material.source, material.train, optim.batch, latent, config.seed, settings.augment)
     held_out = PixelBatches(material.source, material.val, min(optim.batch, len(material.val)), latent, config.seed + 1)
 
     def validate(objective: nn.Module) -> dict[str, float]:
@@ -114,20 +118,31 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
     kind = {"transformer": TextHead, "linear": LinearHead}[settings.head_kind]
     head = kind(width=encoder.dim, tokens=encoder.tokens, latent_shape=shape, **settings.head)
     objective = FlowObjective(head, DiMR(**settings.net), settings.losses)
-    data = latents, states, vae
-    optim, losses = settings.optim, settings.losses
-    batches = FlowBatches(*data, material.train, optim.batch, losses, config.seed)
-    held_out = FlowBatches(*data, material.val, min(optim.batch, len(material.val)), losses, config.seed + 1)
+    data, optim, losses = (latents, states, vae), settings.optim, settings.losses
+    train, val, texts, other_texts = material.train, material.val, None, None
+    if settings.hold_out == "captions":
+        texts, other_texts = zip(*(held_out_captions(item, config.data) for item in latents.items), strict=True)
+        train, val = range(len(texts)), [i for i, captions in enumerate(other_texts) if captions]
+    batches = FlowBatches(*data, train, settings, config.seed, captions=texts)
+    asked = replace(settings, token_dropout=0.0, losses=replace(losses, null=0.0))  # as users ask
+    count = min(optim.batch, len(val))
+    held_out = FlowBatches(*data, val, asked, config.seed + 1, batch=count, captions=other_texts)
 
     def validate(objective: nn.Module) -> dict[str, float]:
         batch = held_out(0)
         made = objective(**batch).made
         ends = objective.velocity, made["noise"], made["x_0"]
-        found = _validated(objective, held_out, material.val) | metrics.endpoint(*ends)
+        found = _validated(objective, held_out, val) | metrics.endpoint(*ends)
+        found["val/nearest"] = nearest(sample(objective.velocity, made["noise"], uniform(STEPS)).x, held_out.order(0))
         return found | metrics.condition(*ends, batch["t"], generator=drawn(config.seed, 5))
 
+    def nearest(z: Tensor, items: Tensor) -> float:
+        """Share of the latents whose nearest picture of all is their own: figures of the field do not tell."""
+        means = vae.mode(latents.moments)
+        return (torch.cdist(z.flatten(1), means.flatten(1)).argmin(1) == items).float().mean().item()
+
     def draw(objective: nn.Module, path: Path) -> None:
-        captions = [latents.items[i]["captions"][0] for i in material.val[:PICTURES]]
+        captions = [held_out.texts[i][0] for i in val[:PICTURES]]
         save_grid(generate(objective, vae, *states.rows(captions), seed=config.seed), captions, path)
 
     def finish(objective: nn.Module) -> Path:
@@ -135,7 +150,7 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
         pipe.save_pretrained(material.folder / "pipeline")
         return material.folder / "pipeline"
 
-    chosen = {name: getattr(losses, name) for name in ("flow", "kl", "contrastive", "dino", "norm", "anchor")}
+    chosen = {name: getattr(losses, name) for name in ("flow", "kl", "contrastive", "dino", "norm", "anchor", "match")}
     heads = metrics.default_heads(objective)
     weights = Weigher(chosen, optim.steps, losses)
     return Stage("flow", objective, batches, optim, weights, heads, validate, draw, losses.alarm), finish
@@ -168,12 +183,19 @@ def diffusion_stage(config: Config, material: Material) -> tuple[Stage, Callable
     return stage, finish
 
 
+def held_out_captions(item: dict, data: Data) -> tuple[list[str], list[str]]:
+    """An item's captions to train on and those held out, by their hash; the first, its plainest, is trained on."""
+    first, *rest = item["captions"]
+    train, val = split(rest, data.val, data.seed)
+    return [first, *(rest[i] for i in train)], [rest[i] for i in val]
+
+
 STAGES = {"vae": vae_stage, "flow": flow_stage, "diffusion": diffusion_stage}
 
 
 @torch.no_grad()
 def generate(
-    objective: FlowObjective, vae: LatentVAE, states: Tensor, mask: Tensor, *, seed: int = 0, steps: int = DRAW_STEPS
+    objective: FlowObjective, vae: LatentVAE, states: Tensor, mask: Tensor, *, seed: int = 0, steps: int = STEPS
 ) -> Tensor:
     """Pictures (B, 3, H, W) in [-1, 1] of text states; the noise depends on the seed."""
     mu, logvar = objective.text_head(states, mask)
@@ -182,19 +204,10 @@ def generate(
     return vae.decode(sample(objective.velocity, z0, uniform(steps)).x).clamp(-1, 1)
 
 
-def save_grid(pixels: Tensor, captions: Sequence[str], path: Path, columns: int = PICTURES) -> None:
-    """Pictures (N, 3, H, W) in [-1, 1] in rows, each over its caption; at least 96 pixels wide."""
-    side, label = max(pixels.shape[-1], 96), 12
-    rows = -(-len(pixels) // columns)
-    sheet = Image.new("RGB", (min(columns, len(pixels)) * side, rows * (side + label)), "white")
-    write = ImageDraw.Draw(sheet)
-    for k, (picture, caption) in enumerate(zip(pixels, captions, strict=True)):
-        image = Image.fromarray(((picture.clamp(-1, 1) + 1) * 127.5).round().byte().permute(1, 2, 0).cpu().numpy())
-        x, y = k % columns * side, k // columns * (side + label)
-        sheet.paste(image.resize((side, side), Image.Resampling.NEAREST), (x, y))
-        write.text((x + 2, y + side), caption[: side // 6], fill="black")
+def save_grid(pixels: Tensor, captions: Sequence[str], path: Path) -> None:
+    """Pictures (N, 3, H, W) in [-1, 1], each over its caption."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    sheet.save(path)
+    sheet([to_image(x) for x in pixels], captions, PICTURES).save(path)
 
 
 def _validated(objective: nn.Module, batches: Callable, items: Sequence[int]) -> dict[str, float]:
