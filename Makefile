@@ -1,4 +1,4 @@
-# make setup, make test: the two commands. Everything else is below, with what it is for.
+# make demo, make test: the two commands. Everything else is below, with what it is for.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ OP_TESTS := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/te
             tests/test_head.py tests/test_bad_input.py
 NATIVE := $(OP_TESTS) tests/test_properties.py
 
-.PHONY: setup test train-check crash-test test-triton test-cuda test-fast triton-check cuda-check cuda-build-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
+.PHONY: setup demo test train-check crash-test test-triton test-cuda test-fast triton-check cuda-check cuda-build-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,6 +32,10 @@ $(VENV)/.built: $(VENV)/.torch $(SOURCES)
 	@echo "building the extension"
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
+
+demo: setup  ## eight pictures of the default model: out/demo.png, out/demo.html
+	@$(BIN)/fmpipe generate "a cat" "a car" "a red apple" "a dog" "a pizza" "a house" "the sun" "a blue heart" \
+	    --steps 25 --trace --out out/demo --grid out/demo.png --html out/demo.html
 
 test: setup  ## the whole suite, then the op tests on the Triton kernels and on the CUDA kernels (ten minutes)
 	$(BIN)/python -m pytest tests

@@ -29,6 +29,9 @@ ALLOWED = {
     "fmpipe.pipeline": ("fmkernels", "fmpipe.bundled", "fmpipe.models", "fmpipe.text", "fmpipe.vae"),
     "fmpipe.page": ("fmkernels", "fmpipe.diagnose"),
     "fmpipe.ranks": (),
+    "fmpipe.sheet": (),
+    "fmpipe.diagnose.faults": ("fmkernels", "fmpipe"),  # a test bed: whole runs with something wrong in them
+    "fmpipe.diagnose.report": ("fmpipe.diagnose", "fmpipe.page"),
     "fmpipe.diagnose": ("fmkernels", "fmpipe.models"),
     "fmpipe.data": ("fmpipe.vae", "fmpipe.text"),
     "fmpipe.train": (
@@ -37,9 +40,11 @@ ALLOWED = {
         "fmpipe.diagnose",
         "fmpipe.models",
         "fmpipe.pipeline",
+        "fmpipe.sheet",
         "fmpipe.text",
         "fmpipe.vae",
     ),
+    "fmpipe.evaluate": ("fmkernels", "fmpipe.data", "fmpipe.train"),
     "fmpipe.cli": ("fmkernels", "fmpipe"),
     "fmpipe.__main__": ("fmpipe.cli",),
     "fmpipe": ("fmpipe",),

@@ -1,0 +1,173 @@
+"""How well a pipeline draws the emoji it was trained on: the figures of ``fmpipe evaluate``."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fmkernels
+from fmpipe.data import split, to_pixels
+from fmpipe.data.emoji import NEW_TEMPLATES, Emoji, say, table
+from fmpipe.train.batches import drawn
+from fmpipe.train.config import PRESETS
+from fmpipe.train.stages import held_out_captions, source_of
+
+DATA = PRESETS["emoji-64"]().data  # what was held out in training
+THUMBNAIL = 32  # pixels a side, where pictures are compared
+ASKED = 200  # captions, and as many new templates
+DEMO = ("a cat", "a car", "a red apple", "a dog", "a pizza", "a house", "the sun", "a blue heart")
+
+
+class Figure(NamedTuple):
+    """One row of the table; floor: what the model must reach (None: only told), at most instead of at least if most."""
+
+    name: str
+    value: float
+    floor: float | None = None
+    most: bool = False
+
+    @property
+    def reached(self) -> bool:
+        return self.floor is None or (self.value <= self.floor if self.most else self.value >= self.floor)
+
+
+class Asked(NamedTuple):
+    """A prompt, and the row of the picture it should give."""
+
+    prompt: str
+    row: int
+
+
+def training_captions(count: int = ASKED, seed: int = 0) -> list[Asked]:
+    """One caption that was trained on, of each of so many pictures."""
+    rows = torch.randperm(len(table()), generator=drawn(seed, 1))[:count].tolist()
+    source, draw, out = source_of(DATA), drawn(seed, 2), []
+    for row in rows:
+        item = source[row]
+        captions, _ = held_out_captions({"captions": item.captions}, DATA)
+        out.append(Asked(captions[int(torch.randint(len(captions), (), generator=draw))], row))
+    return out
+
+
+def new_templates(count: int = ASKED, seed: int = 0) -> list[Asked]:
+    """The names of so many pictures in sentences that were never trained on."""
+    rows = torch.randperm(len(table()), generator=drawn(seed, 3))[:count].tolist()
+    return [Asked(say(NEW_TEMPLATES[k % len(NEW_TEMPLATES)], table()[row].name), row) for k, row in enumerate(rows)]
+
+
+def paraphrases(path: str | Path | None = None) -> list[Asked]:
+    """Phrases of a file, ``phrase<TAB>name of the picture`` a line; the package's own hundred if left out.
+
+    ValueError names a line that is not two fields, or whose name is no picture's.
+    """
+    file = files("fmpipe.data").joinpath("emoji_paraphrases.tsv") if path is None else Path(path)
+    rows = {entry.name: row for row, entry in enumerate(table())} | {e.char: row for row, e in enumerate(table())}
+    out = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        phrase, tab, name = line.partition("\t")
+        if not tab or name not in rows:
+            raise ValueError(f"{file.name}, line {number}: expected 'phrase<TAB>name of a picture', got {line!r}")
+        out.append(Asked(phrase, rows[name]))
+    return out
+
+
+def drawn_pictures(pipe, prompts: Sequence[str], steps: int, seed: int, batch: int = 50) -> Iterable[Tensor]:
+    """Pictures in [0, 1], (B, 3, H, W), batch by batch; a picture's noise depends on its number."""
+    for first in range(0, len(prompts), batch):
+        some = list(prompts[first : first + batch])
+        noise = [drawn(seed, 4, first + k) for k in range(len(some))]
+        yield pipe(some, steps, generator=noise, output_type="pt").images
+
+
+def evaluate(
+    pipe,
+    *,
+    steps: int = 25,
+    seed: int = 0,
+    more: str | Path | None = None,
+    font: str | Path | None = None,
+    shown: Callable[[str, int, int], None] = lambda *_: None,
+) -> tuple[list[Figure], list[dict]]:
+    """The figures, and what every prompt gave. more: a file of further paraphrases. shown: (what, done, of) as it goes.
+
+    A picture is right if of all pictures its caption's is nearest, by the MSE of thumbnails.
+    """
+    source = source_of(DATA) if font is None else Emoji(DATA.size, font)
+    items = [source[i] for i in range(len(source))]
+    truth = to_pixels(torch.stack([item.image for item in items]))
+    figures = _autoencoder(pipe.vae, truth, [item.key for item in items])
+    thumbnails = _thumbnails(truth / 2 + 0.5)
+    rows = []
+
+    def asked(name: str, questions: list[Asked]) -> tuple[list[dict], float]:
+        found, psnr = [], []
+        for images in drawn_pictures(pipe, [q.prompt for q in questions], steps, seed):
+            part = questions[len(found) : len(found) + len(images)]
+            nearest = torch.cdist(_thumbnails(images), thumbnails).argmin(1).tolist()
+            wanted = truth[[q.row for q in part]] / 2 + 0.5
+            psnr += (-10 * (images - wanted).square().flatten(1).mean(1).clamp_min(1e-10).log10()).tolist()
+            found += [
+                {"asked": name, "prompt": q.prompt, "wanted": table()[q.row].name, "nearest": table()[row].name}
+                | {"right": row == q.row, "same subgroup": table()[row].subgroup == table()[q.row].subgroup}
+                for q, row in zip(part, nearest, strict=True)
+            ]
+            shown(name, len(found), len(questions))
+        rows.extend(found)
+        return found, sum(psnr) / len(psnr)
+
+    found, psnr = asked("training captions", training_captions(seed=seed))
+    figures += [Figure("training captions: right", _share(found, "right"), 0.97), Figure("their PSNR, dB", psnr, 22.0)]
+    found, _ = asked("new templates", new_templates(seed=seed))
+    figures.append(Figure("new templates: right", _share(found, "right"), 0.85))
+    for name, path in {"paraphrases": None, **({"more paraphrases": more} if more else {})}.items():
+        found, _ = asked(name, paraphrases(path))
+        figures.append(Figure(f"{name}: right", _share(found, "right")))
+        figures.append(Figure(f"{name}: right or same subgroup", _share(found, "same subgroup"), 0.65))
+    return figures + _running(pipe, steps, seed), rows
+
+
+def _autoencoder(vae, truth: Tensor, keys: list[str]) -> list[Figure]:
+    """PSNR of the pictures it was not trained on, and mean and std of every channel of all latents."""
+    _, held_out = split(keys, DATA.val, DATA.seed)
+    with torch.no_grad():
+        z = torch.cat([vae.encode(part.to(vae.dtype), sample=False).float() for part in truth.split(64)])
+        made = vae.decode(z[held_out].to(vae.dtype)).float().clamp(-1, 1)
+    psnr = 10 * (4 / (made - truth[held_out]).square().flatten(1).mean(1)).log10()
+    mean, std = z.mean((0, 2, 3)), z.std((0, 2, 3))
+    return [
+        Figure("autoencoder: PSNR of held-out pictures, dB", psnr.mean().item(), 30.0),
+        Figure("latents: largest |mean| of a channel", mean.abs().max().item(), 0.05, most=True),
+        Figure("latents: smallest std of a channel", std.min().item(), 0.9),
+        Figure("latents: largest std of a channel", std.max().item(), 1.1, most=True),
+    ]
+
+
+def _running(pipe, steps: int, seed: int) -> list[Figure]:
+    """The demo's pictures: how long they take once, and how far the eager backend's are from them."""
+
+    def pictures() -> Tensor:
+        return torch.cat(list(drawn_pictures(pipe, DEMO, steps, seed)))
+
+    pictures()
+    began = time.perf_counter()
+    ours = pictures()
+    seconds = time.perf_counter() - began
+    with fmkernels.use_backend("eager"):
+        apart = (pictures().mul(255).round() - ours.mul(255).round()).abs().max().item()
+    return [
+        Figure(f"{len(DEMO)} pictures of {steps} steps, s", seconds, 5.0, most=True),
+        Figure("eager backend: largest difference, levels", apart, 1.0, most=True),
+    ]
+
+
+def _thumbnails(images: Tensor) -> Tensor:
+    return F.interpolate(images, size=(THUMBNAIL, THUMBNAIL), mode="area").flatten(1)
+
+
+def _share(rows: list[dict], name: str) -> float:
+    return sum(row[name] for row in rows) / len(rows)
