@@ -50,21 +50,23 @@ def test_tokens_are_dropped_but_never_all(data):
     assert batches(data)(0)["mask"].all()
 
 
-def test_processes_take_rows_of_one_batch(data):
-    made = batches(data, null=0.5, token_dropout=0.3, match=1.0, others=3)
+@pytest.mark.parametrize("others", [0, 3])
+def test_processes_take_rows_of_one_batch(data, others):
+    made = batches(data, null=0.5, token_dropout=0.3, others=others)
     whole = made(2)
+    shared = ("candidates", "states", "mask") if others else ()
     for rows in (slice(0, 4), slice(4, 8)):
         for name, x in made(2, rows).items():
-            assert torch.equal(x, whole[name] if name == "candidates" else whole[name][rows]), name
+            assert torch.equal(x, whole[name] if name in shared else whole[name][rows]), name
 
 
 def test_candidates_are_the_batch_and_others_not_in_it(data):
-    batch = batches(data, match=1.0, others=3)(0)
-    assert len(batch["candidates"]) == 11
-    assert torch.equal(batch["candidates"][batch["label"]], batch["z1"])
-    apart = torch.pdist(batch["candidates"].flatten(1))
-    assert apart.min() > 0.1  # twelve different pictures, none twice
-    assert len(batches(data, match=1.0, others=100)(0)["candidates"]) == ITEMS
+    batch = batches(data, others=3)(0)
+    assert len(batch["candidates"]) == len(batch["states"]) == len(batch["mask"]) == 11
+    assert torch.equal(batch["candidates"][batch["rows"]], batch["z1"])
+    assert torch.pdist(batch["candidates"].flatten(1)).min() > 0.1  # different pictures, none twice
+    assert torch.equal(batch["states"][:8], batches(data)(0)["states"])
+    assert len(batches(data, others=100)(0)["candidates"]) == ITEMS
     assert "candidates" not in batches(data)(0)
 
 

@@ -50,7 +50,8 @@ class FlowBatches:
     """z1 sampled anew from the cached moments, one of its captions' states, eps, t and the null indicator.
 
     captions: those to draw from, a list for each item; all of them if left out. ``ends`` is what the flow goes to: z1,
-    but where null is set, another null sample's. ``candidates`` are the batch's latents and ``losses.others`` more.
+    but where null is set, another null sample's. ``candidates`` are the batch's latents and ``losses.others`` more, and
+    states and mask theirs.
     """
 
     def __init__(
@@ -73,9 +74,11 @@ class FlowBatches:
         self.texts = [item["captions"] for item in latents.items] if captions is None else captions
 
     def captions(self, step: int) -> list[str]:
-        rows = self.order(step)
-        pick = torch.rand(len(rows), generator=drawn(self.seed, 2, step)).tolist()
-        return [self.texts[i][int(p * len(self.texts[i]))] for i, p in zip(rows.tolist(), pick, strict=True)]
+        return self._told(self.order(step), drawn(self.seed, 2, step))
+
+    def _told(self, items: Tensor, draw: torch.Generator) -> list[str]:
+        pick = torch.rand(len(items), generator=draw).tolist()
+        return [self.texts[i][int(p * len(self.texts[i]))] for i, p in zip(items.tolist(), pick, strict=True)]
 
     def __call__(self, step: int, rows: Rows = ALL) -> dict[str, Tensor]:
         draw, chosen, losses = drawn(self.seed, 3, step), self.order(step), self.settings.losses
@@ -85,20 +88,21 @@ class FlowBatches:
         null = null_mask(len(chosen), losses.null, draw)
         ends = z1.clone()
         ends[null] = z1[null].roll(1, 0)
-        states, mask = self.states.rows(self.captions(step)[rows])
-        if self.settings.token_dropout:
-            lost = torch.rand(len(chosen), mask.shape[1], generator=draw) < self.settings.token_dropout
-            lost[:, 0] = False  # at least one is left: padding is on the right
-            mask = mask & ~lost[rows]
-        batch = {"z1": z1, "ends": ends, "eps": eps, "t": t, "null": null}
-        if losses.match:
-            batch["label"] = torch.arange(len(z1))
-        made = {name: x[rows] for name, x in batch.items()} | {"states": states, "mask": mask}
-        if losses.match:  # every process has all of them
+        made = {name: x[rows] for name, x in (("z1", z1), ("ends", ends), ("eps", eps), ("t", t), ("null", null))}
+        captions = self.captions(step)
+        if losses.others:  # every process has all of them
             others = self.order.items[~torch.isin(self.order.items, chosen)]
             others = others[torch.randperm(len(others), generator=draw)[: losses.others]]
+            captions += self._told(others, draw)
             made["candidates"] = torch.cat([z1, self.vae.sample(self.latents.moments[others], draw)])
-        return made
+            made["rows"] = torch.arange(len(z1))[rows]
+            rows = ALL
+        states, mask = self.states.rows(captions[rows])
+        if self.settings.token_dropout:
+            lost = torch.rand(len(captions), mask.shape[1], generator=draw) < self.settings.token_dropout
+            lost[:, 0] = False  # at least one is left: padding is on the right
+            mask = mask & ~lost[rows]
+        return made | {"states": states, "mask": mask}
 
 
 class PixelBatches:

@@ -83,7 +83,7 @@ class Losses:
     t: Literal["uniform", "logit_normal", "edge", "mixed", "early"] = "uniform"
     edge_weight: float = 0.0
     null: float = 0.1
-    others: int = 256  # pictures beside the batch's that match tells a text's own from
+    others: int = 0  # texts beside the batch's for anchor and match: of the head alone, so they cost little
     multi_scale: bool = True
     detach: bool = False  # z0 in x_t: the flow loss then does not move the head
     dino_classes: int = 256
@@ -221,7 +221,7 @@ def emoji_64() -> Config:
             head_kind="linear",
             head={"hidden": 1024, "pooled": True, "dropout": 0.1, "std_range": [0.4, 0.6]},
             net={"stage_configs": _stages((192, 80), (512, 192), (7, 5), grid=8)},
-            losses=Losses(kl=1e-3, anchor=1.0, match=1.0, detach=True, t="edge"),
+            losses=Losses(kl=1e-3, anchor=1.0, match=1.0, others=256, detach=True, t="edge"),
             optim=Optim(steps=9000, batch=32, lr=1e-3, warmup=0.02, floor=0.02, ema=0.999),
         ),
         every=Every(log=50, validate=500, save=500, sample=1000),

@@ -147,15 +147,15 @@ def anchor(mu: Tensor, z1: Tensor) -> Tensor:
     return (_wide(mu) - _wide(z1.detach())).square().mean()
 
 
-def match(mu: Tensor, candidates: Tensor, label: Tensor, temperature: float = 0.1) -> Tensor:
-    """Cross-entropy of ``-mean((mu[b] - candidates[n])²) / temperature`` over n: mu nearest to its own picture of many.
+def match(mu: Tensor, z1: Tensor, temperature: float = 0.1) -> Tensor:
+    """Cross-entropy of ``-mean((mu[b] - z1[n])²) / temperature`` over n, its own the right one: nearest of all.
 
-    mu: (B, ...). candidates: (N, ...), latents of N pictures, label[b] the row of b's own. A squared error alone lets
-    mu of a text that says little rest between all pictures. In fp32; the gradient goes to mu alone.
+    mu, z1: (N, ...). A squared error alone lets mu of a text that says little rest between all pictures. In fp32; the
+    gradient goes to mu alone.
     """
-    mu, candidates = (_wide(x).flatten(1) for x in (mu, candidates.detach()))
-    apart = torch.cdist(mu, candidates).square() / mu.shape[1]
-    return F.cross_entropy(-apart / temperature, label)
+    mu, z1 = (_wide(x).flatten(1) for x in (mu, z1.detach()))
+    apart = torch.cdist(mu, z1).square() / mu.shape[1]
+    return F.cross_entropy(-apart / temperature, torch.arange(len(mu), device=mu.device))
 
 
 def norm_alignment(v_pred: Tensor, v_target: Tensor) -> Tensor:

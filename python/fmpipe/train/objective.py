@@ -66,15 +66,17 @@ class FlowObjective(nn.Module):
         null: Tensor,
         ends: Tensor | None = None,
         candidates: Tensor | None = None,
-        label: Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> Outcome:
         """z1, eps: (B, C, H, W). states: (B, L, D), mask: (B, L). t: (B,). null: (B,) bool.
 
         ends: where the flow goes, z1 if left out; null samples have another's, so that their velocity knows no text.
-        candidates, label: of :func:`fmpipe.train.losses.match`.
+        candidates: (N, C, H, W), the latents of N texts for ``anchor`` and ``match``; states and mask are then theirs,
+        and ``rows`` (B,) says which of them the batch has.
         """
         config, net, ends = self.config, self.velocity_net, z1 if ends is None else ends
-        mu, logvar = (x.float() for x in self.text_head(states, mask))
+        means, logvar = (x.float() for x in self.text_head(states, mask))
+        mu, logvar = (means, logvar) if rows is None else (means[rows], logvar[rows])
         z0, kl, head_stats = reparameterize(mu, logvar, eps=eps)
         x_t, target = flow_pair(t, z0.detach() if config.detach else z0, ends)
         velocities = net.velocities(x_t, t, null=null) if isinstance(net, DiMR) else [net.velocity(x_t, t, null=null)]
@@ -94,10 +96,9 @@ class FlowObjective(nn.Module):
             parts["contrastive"] = losses.contrastive(text, self.tower(z1), self.log_temperature)
         if config.dino:
             parts["dino"], figures = self._dino(text, z1)
-        if config.anchor:
-            parts["anchor"] = losses.anchor(mu, z1)
-        if config.match:
-            parts["match"] = losses.match(mu, candidates, label)
+        for name, loss in (("anchor", losses.anchor), ("match", losses.match)):
+            if getattr(config, name):
+                parts[name] = loss(means, z1 if candidates is None else candidates)
         if config.norm:
             parts["norm"] = losses.norm_alignment(v, target)
         with torch.no_grad():
