@@ -8,7 +8,7 @@ OP_TESTS := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/te
             tests/test_head.py tests/test_bad_input.py
 NATIVE := $(OP_TESTS) tests/test_properties.py
 
-.PHONY: setup demo test train-check crash-test test-triton test-cuda test-fast triton-check cuda-check cuda-build-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
+.PHONY: setup demo test train-check fault-matrix page-check evaluate crash-test test-triton test-cuda test-fast triton-check cuda-check cuda-build-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,21 @@ test-cuda: setup  ## the op tests on the CUDA kernels, executed on the CPU and c
 
 test-fast: setup  ## what one runs after every edit
 	$(BIN)/python -m pytest tests -m "not slow" --ignore=tests/test_torch.py --ignore=tests/test_backend.py
+
+evaluate: setup  ## the figures of the default model: what it draws, how fast (needs fonts-noto-color-emoji)
+	$(BIN)/fmpipe evaluate --out out/evaluate.json
+
+fault-matrix: setup  ## plant every fault in tiny runs; each must rank first; writes the table of docs/diagnosis.md
+	$(BIN)/python tests/fault_matrix.py
+
+page-check: setup  ## the pages of generate, check and report in headless Chromium: console, plots, light, dark, phone
+	@which chromium chromedriver > /dev/null || (apt-get update && apt-get install -y chromium chromium-driver)
+	@$(PIP) install --constraint constraints.txt selenium
+	$(BIN)/fmpipe generate "a cat" "the sun" --steps 10 --out out/pages --html out/pages/generate.html
+	$(BIN)/fmpipe check default --out out/pages
+	$(BIN)/fmpipe train --config shapes-tiny out=out/pages/run vae.optim.steps=100 flow.optim.steps=100 every.log=5
+	$(BIN)/fmpipe report out/pages/run --out out/pages
+	$(BIN)/python tools/page_check.py out/pages out/pages/generate.html out/pages/check.html out/pages/report.html
 
 train-check: setup  ## train the preset shapes-tiny and ask it for colours (two minutes)
 	$(BIN)/python tests/shapes_tiny.py
