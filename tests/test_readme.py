@@ -7,6 +7,7 @@ import foreign
 import torch
 
 README = Path(__file__).parent.parent / "README.md"
+CHINESE = README.with_name("README.zh-CN.md")
 
 
 def test_examples_run():
@@ -20,3 +21,19 @@ def test_examples_run():
     assert names["stats"].as_dict().keys() >= {"mu/rms", "z_init/var"}
     assert names["y"].shape == (2, 256, 67584)
     assert names["h"].shape == (2, 257, 2048)
+
+
+def code_blocks(path):
+    """Each fenced block: its language and its lines, without comments and trailing spaces."""
+    blocks = re.findall(r"^```([^\n]*)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [
+        (language, [re.sub(r"(^| )#.*", "", line).rstrip() for line in code.split("\n")]) for language, code in blocks
+    ]
+
+
+def test_chinese_has_the_same_code():
+    english, chinese = code_blocks(README), code_blocks(CHINESE)
+    assert len(english) >= 9
+    assert [language for language, _ in chinese] == [language for language, _ in english]
+    for ours, theirs in zip(chinese, english):
+        assert ours == theirs

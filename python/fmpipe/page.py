@@ -35,7 +35,7 @@ def _picture(image) -> str:
     return _embedded(buffer.getvalue())
 
 
-def _table(rows: dict[str, object]) -> str:
+def table(rows: dict[str, object]) -> str:
     cells = (f"<tr><th>{html.escape(str(k))}</th><td>{html.escape(str(v))}</td></tr>" for k, v in rows.items())
     return f"<table>{''.join(cells)}</table>"
 
@@ -57,9 +57,9 @@ class Run(NamedTuple):
     probes: dict
 
 
-def _document(title: str, body: str) -> str:
+def document(title: str, body: str, lang: str = "en") -> str:
     return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f'<!doctype html><html lang="{lang}"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>fmpipe: {html.escape(title)}</title><style>{STYLE}</style><h1>{html.escape(title)}</h1>{body}</html>\n"
     )
 
@@ -76,11 +76,11 @@ def page(runs: Sequence[Run], settings: dict[str, object]) -> str:
         lines = html.escape("\n".join(trace.lines()))
         sections.append(
             f"{title}{figures}<h3>Trace</h3>{_plot(trace)}<details><summary>Every step</summary><pre>{lines}</pre>"
-            f"</details><h3>Probes</h3>{_table(probes)}"
+            f"</details><h3>Probes</h3>{table(probes)}"
         )
     count = sum(len(run.images) for run in runs)
     title = f"{count} picture{'s' * (count != 1)}"
-    return _document(title, f"{''.join(sections)}<h2>Settings</h2>{_table(settings)}")
+    return document(title, f"{''.join(sections)}<h2>Settings</h2>{table(settings)}")
 
 
 def verdict_page(verdicts: "Sequence[Verdict]", pictures: dict[str, object], settings: dict[str, object]) -> str:
@@ -91,7 +91,7 @@ def verdict_page(verdicts: "Sequence[Verdict]", pictures: dict[str, object], set
     for v in sorted(verdicts, key=lambda v: order[v.status]):
         said = f"<p>{html.escape(v.meaning)}</p>" + (f"<p><b>Next:</b> {html.escape(v.advice)}</p>" if v.advice else "")
         rule = f"<p>Rule: {html.escape(v.threshold)}</p>" if v.threshold else ""
-        more = f"{rule}{_table(v.values)}<p><i>{html.escape(v.experience)}</i></p>" if v.values else ""
+        more = f"{rule}{table(v.values)}<p><i>{html.escape(v.experience)}</i></p>" if v.values else ""
         details = f"<details><summary>Values and rule</summary>{more}</details>" if more else ""
         cards.append(
             f'<section class="{v.status}"><h3>{v.name} <small>{v.status}</small></h3>{said}{details}</section>'
@@ -102,7 +102,7 @@ def verdict_page(verdicts: "Sequence[Verdict]", pictures: dict[str, object], set
     )
     title = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     drawn = f"<h2>Pictures</h2>{figures}" if figures else ""
-    return _document(title, f"{''.join(cards)}{drawn}<h2>Settings</h2>{_table(settings)}")
+    return document(title, f"{''.join(cards)}{drawn}<h2>Settings</h2>{table(settings)}")
 
 
 def write_whole(path: Path, data: bytes) -> None:

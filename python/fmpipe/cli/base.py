@@ -3,6 +3,7 @@
 import io
 import os
 import warnings
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -72,6 +73,20 @@ def load_pipeline(name: str, dtype: str = "float32"):
         err.print(f"[yellow]fmpipe:[/yellow] {escape(str(warning.message))}", highlight=False, soft_wrap=True)
     pipe.set_progress_bar_config(disable=True)
     return pipe.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def overrides_of(items: list[str] | None, limits) -> dict[str, float]:
+    """The thresholds of ``--set name=value``. limits: what raises KeyError for a name it does not know."""
+    overrides = {}
+    for name, _, value in (item.partition("=") for item in items or []):
+        try:
+            overrides[name] = float(value)
+            limits(overrides)
+            if not isfinite(overrides[name]):
+                raise ValueError(f"must be a finite number, got {value!r}")
+        except (KeyError, ValueError) as error:
+            raise Refused(f"--set {name}: {error.args[0]}") from None
+    return overrides
 
 
 def check_place(option: str, path: Path, folder: bool = False) -> None:

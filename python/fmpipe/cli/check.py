@@ -1,6 +1,5 @@
 """``fmpipe check`` and ``info``: what a pipeline is, and whether it is sound."""
 
-from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +17,7 @@ from fmpipe.cli.base import (
     load_pipeline,
     out,
     out_option,
+    overrides_of,
     save_picture,
     write,
 )
@@ -52,15 +52,7 @@ def check(
     text = Path(what).is_file()
     if (captions and not images) or (text and (images or log)):
         raise Refused("--captions needs --images, and a text of figures neither --images nor --log")
-    overrides = {}
-    for name, _, value in (item.partition("=") for item in limit or []):
-        try:
-            overrides[name] = float(value)
-            limits(overrides)
-            if not isfinite(overrides[name]):
-                raise ValueError(f"must be a finite number, got {value!r}")
-        except (KeyError, ValueError) as error:
-            raise Refused(f"--set {name}: {error.args[0]}") from None
+    overrides = overrides_of(limit, limits)
     try:
         if text:
             found = Examination(diary.verdicts(Path(what).read_text(encoding="utf-8"), overrides=overrides), {})
