@@ -147,6 +147,19 @@ def anchor(mu: Tensor, z1: Tensor) -> Tensor:
     return (_wide(mu) - _wide(z1.detach())).square().mean()
 
 
+def turned(z1: Tensor, degrees: float) -> Tensor:
+    """z1 with its channels turned in pairs: ``(a, b) -> (a cos - b sin, a sin + b cos)``; (B, C, ...), C even.
+
+    What mu is drawn to. At z1 itself the flow's target would be noise alone, which nobody can tell near t = 1; turned,
+    most of it is known wherever the picture is, and no x_t on the way loses it, as one to -z1 would.
+    """
+    if not degrees:
+        return z1
+    a, b = z1.unflatten(1, (-1, 2)).unbind(2)
+    c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    return torch.stack([c * a - s * b, s * a + c * b], 2).flatten(1, 2)
+
+
 def match(mu: Tensor, z1: Tensor, temperature: float = 0.1) -> Tensor:
     """Cross-entropy of ``-mean((mu[b] - z1[n])²) / temperature`` over n, its own the right one: nearest of all.
 

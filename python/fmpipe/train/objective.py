@@ -96,9 +96,11 @@ class FlowObjective(nn.Module):
             parts["contrastive"] = losses.contrastive(text, self.tower(z1), self.log_temperature)
         if config.dino:
             parts["dino"], figures = self._dino(text, z1)
+        if config.anchor or config.match:
+            pictures = losses.turned(z1 if candidates is None else candidates, config.turn)
         for name, loss in (("anchor", losses.anchor), ("match", losses.match)):
             if getattr(config, name):
-                parts[name] = loss(means, z1 if candidates is None else candidates)
+                parts[name] = loss(means, pictures)
         if config.norm:
             parts["norm"] = losses.norm_alignment(v, target)
         with torch.no_grad():
