@@ -27,6 +27,16 @@ def plain_flow(velocities, targets, weight):
     return sum((row * (1 if weight is None else weight)).mean() for row in per_sample)
 
 
+@pytest.mark.parametrize("channels", [2, 4])
+def test_turned_is_a_rotation_of_channel_pairs(channels):
+    z = drawn(3, channels, 5, 5, grad=False)
+    assert losses.turned(z, 0.0) is z
+    torch.testing.assert_close(losses.turned(z, 90.0)[:, :2], torch.stack([-z[:, 1], z[:, 0]], 1))
+    torch.testing.assert_close(losses.turned(losses.turned(z, 30.0), 60.0), losses.turned(z, 90.0))
+    cosine = F.cosine_similarity(losses.turned(z, 45.0).flatten(1), z.flatten(1))
+    torch.testing.assert_close(cosine, torch.full_like(cosine, math.cos(math.radians(45))))
+
+
 @pytest.mark.parametrize("temperature", [0.1, 2.0])
 def test_match_is_the_cross_entropy_of_distances(temperature):
     mu, z1 = drawn(5, 2, 4), drawn(5, 2, 4)

@@ -198,7 +198,7 @@ def shapes_tiny() -> Config:
         flow=Flow(
             tokens=12,
             head_kind="linear",
-            head={"hidden": 512, "pooled": True, "std_range": [0.4, 0.6]},
+            head={"hidden": 512, "pooled": True, "std_range": [0.3, 0.4]},
             net={"stage_configs": _stages((64, 32), (128, 64), (5, 3), grid=4)},
             losses=Losses(kl=1e-3, anchor=4.0, detach=True, t="early", null=0.0),
             optim=Optim(steps=750, batch=32, lr=4e-3, ema=0.99),
@@ -210,7 +210,7 @@ def shapes_tiny() -> Config:
 def emoji_64() -> Config:
     """The default model: 64 px, latents of 4 × 16 × 16, two hours and a half on two cores.
 
-    mu is drawn to the picture of its text and the flow does not move it, sigma stays above 0.4: without either the flow
+    mu is drawn to the picture of its text and the flow does not move it, sigma stays above 0.3: without either the flow
     reads well and draws nothing. Times are drawn at both ends: early ones choose the picture, late ones finish it.
     """
     return Config(
@@ -226,7 +226,7 @@ def emoji_64() -> Config:
             hold_out="captions",
             token_dropout=0.1,
             head_kind="linear",
-            head={"hidden": 1024, "pooled": True, "dropout": 0.1, "std_range": [0.4, 0.6]},
+            head={"hidden": 1024, "pooled": True, "dropout": 0.1, "std_range": [0.3, 0.4]},
             net={"stage_configs": _stages((192, 80), (512, 192), (7, 5), grid=8)},
             losses=Losses(kl=1e-3, anchor=1.0, match=1.0, turn=45.0, others=256, detach=True, t="edge"),
             optim=Optim(steps=9000, batch=32, lr=1e-3, warmup=0.02, floor=0.02, ema=0.999),
