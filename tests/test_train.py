@@ -2,16 +2,19 @@
 
 import copy
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
 from test_cli import run as command
 from test_pipeline import tiny_clip
 
 from fmpipe.diagnose.log import read_log
+from fmpipe.models import DiMR
 from fmpipe.pipeline import FlowPipeline
 from fmpipe.train import checkpoint, settings
 from fmpipe.train.config import PRESETS, Config, Every, Losses, shapes_tiny
@@ -53,6 +56,11 @@ def states(config, stage="flow"):
     return checkpoint.load(path)
 
 
+def steps_of(config):
+    """The log's lines of the flow's steps, without what is known before the first."""
+    return [line for line in read_log(f"{config.out}/flow") if line["step"]]
+
+
 def same(a, b):
     if isinstance(a, torch.Tensor):
         return torch.equal(a, b)
@@ -85,22 +93,49 @@ class CutError(Exception):
     pass
 
 
+def stop_at(at):
+    """For ``shown``: ends the run at a step that is logged and not yet saved."""
+
+    def stop(stage, step, steps, figures):
+        if step == at:
+            raise CutError
+
+    return stop
+
+
 @pytest.mark.parametrize("at", [4])
 def test_a_run_cut_and_resumed_equals_the_uncut_one(tiny, tmp_path, at):
     whole, cut = (changed(tiny, tmp_path / name) for name in ("whole", "cut"))
     run(whole)
-
-    def stop(stage, step, steps, figures):
-        if step == at + 1:  # logged, not yet saved
-            raise CutError
-
     with pytest.raises(CutError):
-        run(cut, shown=stop)
+        run(cut, shown=stop_at(at + 1))
     assert states(cut)["meta"]["step"] == at
     run(cut, resume="latest")
     a, b = states(whole), states(cut)
     for part in ("model", "ema", "optimizer", "weights", "rng"):
         assert same(a[part], b[part]), part
+
+
+def test_a_full_disk_and_a_damaged_state(tiny, tmp_path):
+    """The run ends with what it could not write; the state before serves, and where that is damaged, the one before."""
+    config, limits = changed(tiny, tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(stage, step, steps, figures):
+        if step == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, limits[1]))  # more than the log, less than the weights
+
+    try:
+        with pytest.raises(OSError, match=r"the checkpoint of step 4 needs [\d,]+ bytes .* was not written"):
+            run(config, shown=fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    newest = checkpoint.latest(tmp_path / "flow" / "checkpoints")
+    assert newest.name == "step-00000003"
+    os.truncate(newest / "ema.safetensors", 99)
+    with pytest.warns(UserWarning, match="step-00000003 is skipped: .*ema.safetensors is damaged"):
+        run(config, resume="latest")
+    for part in ("model", "ema", "optimizer", "weights", "rng"):
+        assert same(states(tiny)[part], states(config)[part]), part
 
 
 def test_a_run_is_not_begun_over_another(tiny):
@@ -150,7 +185,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_is_named(tiny, tmp_path, mon
     def broken(self, step, *rows):
         batch = real(self, step, *rows)
         if step == 3:
-            batch["z1"][0, 0, 0, 0] = float("nan")
+            for name in ("z1", "ends"):
+                batch[name][0, 0, 0, 0] = float("nan")
         return batch
 
     monkeypatch.setattr(batches.FlowBatches, "__call__", broken)
@@ -164,6 +200,78 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_is_named(tiny, tmp_path, mon
 def test_the_scale_alarm_ends_the_run(tiny, tmp_path):
     with pytest.raises(StoppedError, match=r"E\|z0\| is .* times E\|z1\| \(alarm at 0.1\)"):
         run(changed(tiny, tmp_path, "flow.losses.alarm=0.1"))
+
+
+def test_bf16(tiny, tmp_path, monkeypatch):
+    """Products in bf16; x_t in fp32, with digits that bf16 has not; resumed bit by bit."""
+    whole, cut = (changed(tiny, tmp_path / name, "precision=bf16", "every.validate=0") for name in ("whole", "cut"))
+    seen, real = [], DiMR.velocities
+
+    def spied(self, x, t, **options):
+        out = real(self, x, t, **options)
+        if self.training:  # generation, in validation, is not under autocast
+            seen.append((x.dtype, bool((x != x.bfloat16()).any()), out[-1].dtype))
+        return out
+
+    monkeypatch.setattr(DiMR, "velocities", spied)
+    run(whole)
+    assert set(seen) == {(torch.float32, True, torch.bfloat16)}
+    check_losses(tiny, whole, 2e-2)
+    assert {x.dtype for x in states(whole)["model"].values()} == {torch.float32}
+    with pytest.raises(CutError):
+        run(cut, shown=stop_at(4))
+    run(cut, resume="latest")
+    assert same(states(whole)["model"], states(cut)["model"])
+
+
+def check_losses(plain, other, rel):
+    """Step by step the plain run's to ``rel``, but not the same."""
+    a, b = ([line["loss/total"] for line in steps_of(config)] for config in (plain, other))
+    assert b == pytest.approx(a, rel=rel)
+    assert all(x != y for x, y in zip(a, b, strict=True))
+
+
+def test_fp16_wants_a_gpu(tiny, tmp_path):
+    with pytest.raises(ValueError, match="precision 'fp16' needs a GPU"):
+        run(changed(tiny, tmp_path, "precision=fp16"))
+
+
+class Half(Accelerator):
+    """fp16 on a CPU: accelerate leaves it out there, torch has the autocast and the scaler."""
+
+    first = 2.0**10
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.state._mixed_precision, self.native_amp = "fp16", True
+        self.scaler = torch.amp.GradScaler("cpu", self.first, backoff_factor=2.0**-10, growth_interval=4)
+
+
+def test_fp16_scales_the_loss_and_is_resumed(tiny, tmp_path, monkeypatch):
+    """Gradients are unscaled before they are clipped; the scale is part of the state. Steps 0 to 3 grow it."""
+    monkeypatch.setattr("fmpipe.train.run.Accelerator", Half)
+    whole, cut = (changed(tiny, tmp_path / name, "every.validate=0") for name in ("whole", "cut"))
+    run(whole)
+    check_losses(tiny, whole, 1e-2)
+    log = steps_of(whole)
+    assert [line["scaler/scale"] for line in log] == [2.0**10] * 3 + [2.0**11] * 3
+    assert {line["stat/x_t/dtype"] for line in log} == {"float32"}
+    with pytest.raises(CutError):
+        run(cut, shown=stop_at(3))  # two good steps: the scaler's count is part of its state
+    run(cut, resume="latest")
+    for part in ("model", "optimizer", "scaler"):
+        assert same(states(whole)[part], states(cut)[part]), part
+
+
+def test_steps_that_overflow_are_left_out(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("fmpipe.train.run.Accelerator", Half)
+    monkeypatch.setattr(Half, "first", 2.0**30)
+    config = changed(tiny, tmp_path, "every.validate=0")
+    run(config)
+    first, *_, last = steps_of(config)
+    assert (first["scaler/scale"], first["step/flow_head_update_ratio"]) == (2.0**20, 0)
+    assert last["scaler/scale"] <= 2.0**20
+    assert last["step/flow_head_update_ratio"] > 0
 
 
 @pytest.mark.parametrize(
@@ -190,7 +298,7 @@ def test_two_processes_have_the_losses_of_one(tiny, tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=180,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    one, other = (read_log(tmp_path / name / "flow") for name in ("one", "two"))
+    one, other = steps_of(config), steps_of(two)
     assert [line["step"] for line in one] == [line["step"] for line in other]
     for a, b in zip(one, other, strict=True):
         for name in ("loss/total", "loss/flow", "loss/kl", "loss/contrastive", "loss/anchor"):
@@ -201,7 +309,7 @@ def test_two_processes_have_the_losses_of_one(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--config", "nothing"], "presets are shapes-tiny, crossflow-256"),
+        (["--config", "nothing"], "presets are shapes-tiny, emoji-64, crossflow-256"),
         (["--config", "shapes-tiny", "flow.optm.lr=1"], "unknown key; the nearest known is 'optim'"),
         (["--config", "shapes-tiny", "flow.optim.lr=fast"], "flow.optim.lr: expected float"),
         (["--config", "crossflow-256"], "data/*.tar"),

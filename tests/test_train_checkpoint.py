@@ -8,13 +8,12 @@ import resource
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from crash import crash, same
+from crash import crash, crash_training, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -311,7 +310,9 @@ def test_five_million_parameters_take_well_under_a_second(tmp_path):
     assert min(times) < 1.0, times
 
 
-def test_kill_9():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-        assert crash(20, seed=0) >= 6
+def test_kill_9_of_a_process_that_saves():
+    assert crash(20, seed=0) >= 6
+
+
+def test_kill_9_of_a_training():
+    assert crash_training(20, seed=0) >= 1

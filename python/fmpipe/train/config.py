@@ -180,10 +180,10 @@ def _stages(dims: tuple[int, int], hidden: tuple[int, int], blocks: tuple[int, i
 
 
 def shapes_tiny() -> Config:
-    """A minute on two cores: 16 px, latents of 4 × 8 × 8.
+    """Somewhat more than a minute of one core: 16 px, latents of 4 × 8 × 8.
 
-    The autoencoder learns colours last, and by the number of its steps, so these are many and small. Its KL makes an
-    error of the latent one of the picture: with less, the head's errors fall where colours are told apart.
+    The autoencoder learns colours last, and by the number of its steps, so these are many and small. With match, 47 of
+    48 asked colours came out right; without, 44.
     """
     return Config(
         out="runs/shapes-tiny",
@@ -200,8 +200,8 @@ def shapes_tiny() -> Config:
             head_kind="linear",
             head={"hidden": 512, "pooled": True, "std_range": [0.3, 0.4]},
             net={"stage_configs": _stages((64, 32), (128, 64), (5, 3), grid=4)},
-            losses=Losses(kl=1e-3, anchor=4.0, detach=True, t="early", null=0.0),
-            optim=Optim(steps=750, batch=32, lr=4e-3, ema=0.99),
+            losses=Losses(kl=1e-3, anchor=1.0, match=1.0, others=128, detach=True, t="early", null=0.0),
+            optim=Optim(steps=650, batch=32, lr=4e-3, ema=0.99),
         ),
         every=Every(log=50, validate=250, save=250, sample=250),
     )

@@ -1,7 +1,8 @@
 """The training loop: one for every stage, one process or several, cut and resumed without a trace."""
 
 import contextlib
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from fmpipe.diagnose import metrics
 from fmpipe.diagnose.log import RunLog
@@ -18,7 +20,10 @@ from fmpipe.train.batches import ALL, drawn
 from fmpipe.train.config import Config, Losses, Optim
 from fmpipe.train.objective import STATISTICS, Outcome
 from fmpipe.train.optim import EMA, learning_rate, parameter_groups
+from fmpipe.train.sharding import full, like, load_model, load_optimizer, shard
 from fmpipe.train.weights import GradNorm, beta, by_gradient_share, pcgrad, warm_up
+
+pytree.register_dataclass(Outcome)  # older torches look for the outputs of a sharded model in pytrees alone
 
 
 class StoppedError(RuntimeError):
@@ -92,16 +97,22 @@ class Trainer:
         self.stage, self.config, self.folder, self.accelerator = stage, config, folder, accelerator
         optim = stage.optim
         stage.objective.train()
+        self.world, self.step, self.whole = accelerator.num_processes, 0, None
+        sharded = config.parallel == "fsdp2" and self.world > 1
+        if sharded:
+            self.whole = copy.deepcopy(stage.objective).cpu()  # for the averaged weights, and what the stage leaves
+        self.model = accelerator.prepare_model(stage.objective, evaluation_mode=sharded)  # autocast; DDP if not sharded
+        if sharded:
+            shard(self.model, accelerator.device)
         groups = parameter_groups(stage.objective, optim.lr, optim.weight_decay, optim.scales)
         self.rates = [group["lr"] for group in groups]
-        optimizer = torch.optim.AdamW(groups, betas=tuple(optim.betas))
-        self.model, self.optimizer = accelerator.prepare(stage.objective, optimizer)
+        optimizer = torch.optim.AdamW(groups, betas=tuple(optim.betas), fused=True)
+        self.optimizer = accelerator.prepare_optimizer(optimizer)
         self.objective = accelerator.unwrap_model(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.ema = EMA(self.objective, optim.ema)
         self.metrics = metrics.Metrics(config.every.log) if config.every.log else None
         self.ratios = metrics.UpdateRatios(self.objective, self.optimizer.optimizer, stage.heads)
-        self.world, self.step = accelerator.num_processes, 0
         if optim.batch % self.world:
             raise ValueError(
                 f"{stage.name}.optim.batch must be a multiple of {self.world} processes, got {optim.batch}"
@@ -115,7 +126,7 @@ class Trainer:
             self.restore(checkpoint.find(self.folder / "checkpoints", resume))
         every, main = self.config.every, self.accelerator.is_main_process
         log = RunLog(self.folder, self.config.report_to) if main else contextlib.nullcontext()
-        with log:
+        with log as lines, self._reasons(lines):
             if self.step == 0:
                 figures = {
                     **(self.stage.constants or {}),
@@ -132,11 +143,13 @@ class Trainer:
                     log.write(done, figures)
                 if shown is not None and figures:
                     shown(done, figures)
-                if _due(every.sample, done) and main:
+                if _due(every.sample, done):
                     picture = self.folder / "samples" / f"{done:08d}.png"
-                    self.averaged(partial(self.stage.draw, path=picture))
+                    self.averaged(partial(self.stage.draw, path=picture) if main else lambda objective: None)
                 if _due(every.save, done) or done == self.stage.optim.steps:
                     self.save()
+        if self.whole is not None:
+            return self._gathered().eval()
         self.ema.copy_to(self.objective)
         return self.objective.eval()
 
@@ -152,9 +165,9 @@ class Trainer:
         if self._any(not torch.isfinite(total)):
             self._stop(_not_finite(step, outcome, weights))
         norms = self._backward(outcome.losses, weights, total, logs)
-        clipped = self.accelerator.clip_grad_norm_(self.parameters, self.stage.optim.clip)
+        clipped = full(self.accelerator.clip_grad_norm_(self.parameters, self.stage.optim.clip))
         if not torch.isfinite(clipped) and self.accelerator.scaler is None:
-            names = (name for name, p in self.objective.named_parameters() if not _finite(p.grad))
+            names = (name for name, p in self.objective.named_parameters() if not _finite(full(p.grad)))
             self._stop(f"step {step}: the gradient of {next(names, 'a parameter')} is not finite, the losses are")
         with self.ratios.step() if logs else contextlib.nullcontext() as ratios:
             self.optimizer.step()
@@ -164,7 +177,7 @@ class Trainer:
         self.step += 1
         if not logs:
             return {}
-        figures = self._figures(outcome, weights, total, {**norms, **ratios})
+        figures = self._figures(outcome, weights, total, {**norms, **full(ratios)})
         self._alarm(figures)
         if "grad/total" in figures:
             mine = torch.tensor([figures[f"grad/{name}"] for name in weights], device=self.accelerator.device)
@@ -175,13 +188,24 @@ class Trainer:
         return figures
 
     def averaged(self, call: Callable[[nn.Module], object]):
-        """``call(objective)`` with the averaged weights, in eval mode, without gradients."""
+        """``call(objective)`` with the averaged weights, in eval mode, without gradients. In every process."""
+        if self.whole is not None:
+            with torch.no_grad():
+                found = call(self._gathered().eval())
+            self.whole.cpu()
+            return found
         with torch.no_grad(), self.ema.applied(self.objective):
             self.objective.eval()
             try:
                 return call(self.objective)
             finally:
                 self.objective.train()
+
+    def _gathered(self) -> nn.Module:
+        """The whole objective, in no process's hands alone, with the averaged weights."""
+        self.whole.load_state_dict(full(self.objective.state_dict()))  # what is not averaged
+        self.ema.copy_to(self.whole.to(self.accelerator.device))
+        return self.whole
 
     def _batch(self, step: int) -> dict[str, Tensor]:
         share = self.stage.optim.batch // self.world
@@ -190,23 +214,23 @@ class Trainer:
 
     def _backward(self, losses: dict[str, Tensor], weights: dict[str, float], total: Tensor, logs: bool) -> dict:
         """Gradients in place; their norms, loss by loss, if asked for."""
-        parts = {name: losses[name] for name in weights}
-        if self.stage.weights.kind == "pcgrad":
-            grads = []
-            for name, weight in weights.items():
-                alone = torch.autograd.grad(
-                    weight * losses[name], self.parameters, retain_graph=True, allow_unused=True
-                )
-                grads.append([None if g is None else self.accelerator.reduce(g, "mean") for g in alone])
-            for p, grad in zip(self.parameters, pcgrad(grads, drawn(self.config.seed, 4, self.step)), strict=True):
-                p.grad = grad
-            return {}
-        if not logs or len(parts) < 2:
+        parts, projects = {name: losses[name] for name in weights}, self.stage.weights.kind == "pcgrad"
+        if not projects and (not logs or len(parts) < 2):
             self.accelerator.backward(total)
             return {}
+        # Those of this graph: where parameters are sharded, the gathered ones.
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        if projects:
+            grads = []
+            for name, weight in weights.items():
+                alone = torch.autograd.grad(weight * losses[name], parameters, retain_graph=True, allow_unused=True)
+                grads.append([None if g is None else self.accelerator.reduce(g, "mean") for g in alone])
+            for p, grad in zip(self.parameters, pcgrad(grads, drawn(self.config.seed, 4, self.step)), strict=True):
+                p.grad = grad if grad is None else like(grad, p)
+            return {}
         if self.world == 1 and self.accelerator.scaler is None:
-            return metrics.backward(parts, self.parameters, weights)
-        norms = metrics.gradient_norms(parts, self.parameters, weights)
+            return metrics.backward(parts, parameters, weights)
+        norms = metrics.gradient_norms(parts, parameters, weights)
         self.accelerator.backward(total)
         return norms
 
@@ -247,6 +271,16 @@ class Trainer:
             return here
         return bool(self.accelerator.reduce(torch.tensor(float(here), device=self.accelerator.device), "sum") > 0)
 
+    @contextlib.contextmanager
+    def _reasons(self, log: RunLog | None) -> Iterator[None]:
+        """Why a run ended itself, as the last line of its log."""
+        try:
+            yield
+        except StoppedError as error:
+            if log is not None:
+                log.write(self.step, {"stop/reason": str(error)})
+            raise
+
     def _stop(self, why: str) -> None:
         path = self.save()
         raise StoppedError(f"{self.stage.name}: {why}. The state before it is saved: {path}")
@@ -259,12 +293,12 @@ class Trainer:
     def save(self) -> Path:
         """The state after ``self.step`` steps, of all processes, written by the first."""
         random = gather_object([torch.get_rng_state()])
+        parts = {"model": self.objective, "ema": self.ema, "optimizer": self.optimizer}
+        tensors = {name: full(part.state_dict()) for name, part in parts.items()}
         path = self.folder / "checkpoints"
         if self.accelerator.is_main_process:
             state = {
-                "model": self.objective.state_dict(),
-                "ema": self.ema.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
+                **tensors,
                 "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler else {},
                 "weights": self.stage.weights.state_dict(),
                 "rng": {str(rank): x for rank, x in enumerate(random)},
@@ -276,8 +310,8 @@ class Trainer:
 
     def restore(self, path: Path) -> None:
         state = checkpoint.load(path)
-        self.objective.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_model(self.objective, state["model"])
+        load_optimizer(self.optimizer, state["optimizer"])
         self.ema.load_state_dict(state["ema"])
         if self.accelerator.scaler:
             self.accelerator.scaler.load_state_dict(state["scaler"])

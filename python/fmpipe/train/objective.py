@@ -48,7 +48,7 @@ class FlowObjective(nn.Module):
         shape = tuple(text_head.config.latent_shape)
         if config.contrastive or config.dino:
             self.tower, self.project = ImageTower(shape[0], EMBEDDING), Projection(math.prod(shape), EMBEDDING)
-            self.log_temperature = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
+            self.log_temperature = nn.Parameter(torch.tensor([math.log(1 / 0.07)]))  # (1,): shards have rows
         if config.dino:
             self.prototypes, self.centre = (
                 Prototypes(EMBEDDING, config.dino_classes),

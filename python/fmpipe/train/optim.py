@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from fmpipe.train.sharding import full, like
 from fmpipe.train.weights import cosine
 
 
@@ -55,7 +56,8 @@ class EMA:
 
     d is ``decay``, or with ``warm`` ``min(decay, (1 + n) / (10 + n))`` at the n-th update, so that the first random
     weights are soon forgotten. Frozen parameters are left out; buffers are copied. Shadows are where the model was.
-    Give it the model itself, not what DDP or compile wrap around it: names must stay.
+    Give it the model itself, not what DDP or compile wrap around it: names must stay. Shadows of sharded parameters are
+    sharded alike; what goes in and out of files, and into a model that is not sharded, is whole.
     """
 
     def __init__(self, model: nn.Module, decay: float = 0.999, warm: bool = True):
@@ -64,23 +66,27 @@ class EMA:
         self.decay, self.warm, self.updates = decay, warm, 0
         self.shadow = {name: x.detach().float().clone() for name, x in _trained(model).items()}
         self.buffers = {name: x.detach().clone() for name, x in model.named_buffers()}
+        self._followed: tuple[nn.Module | None, list, list] = (None, [], [])
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """After the optimizer's step."""
+        """After the optimizer's step. The model's tensors are looked up once: they must change in place."""
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warm else self.decay
-        now = _trained(model)
-        torch._foreach_lerp_(list(self.shadow.values()), [now[name].float() for name in self.shadow], 1 - decay)
-        for name, x in model.named_buffers():
-            self.buffers[name].copy_(x)
+        if self._followed[0] is not model:  # walking a model of many small modules costs a twentieth of its step
+            now, buffers = _trained(model), dict(model.named_buffers())
+            self._followed = model, [now[name] for name in self.shadow], [buffers[name] for name in self.buffers]
+        _, parameters, buffers = self._followed
+        torch._foreach_lerp_(list(self.shadow.values()), [x.float() for x in parameters], 1 - decay)
+        for mine, x in zip(self.buffers.values(), buffers, strict=True):
+            mine.copy_(x)
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:
-        """The averages into the model, in its dtype."""
+        """The averages, whole, into the model, in its dtype."""
         tensors = _tensors(model)
         for name, x in {**self.shadow, **self.buffers}.items():
-            tensors[name].copy_(x)
+            tensors[name].copy_(full(x))
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
@@ -106,7 +112,7 @@ class EMA:
         if differing := set(state) ^ {*mine, "ema_updates"}:
             raise ValueError(f"EMA.load_state_dict: missing or unexpected: {', '.join(sorted(differing))}")
         for name, x in mine.items():
-            x.copy_(state[name])
+            x.copy_(like(state[name], x))
         self.updates = int(state["ema_updates"])
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 
 from fmpipe.train import checkpoint, settings
@@ -22,7 +23,10 @@ def run(config: Config, *, resume: str | None = None, shown: Shown | None = None
     ``shown(stage, step, steps, figures)`` at every step that logs. Under torchrun every process calls it.
     """
     material = Material(config)
+    AcceleratorState._reset_state()  # of an earlier run in this process, whose precision would be held on to
     accelerator = Accelerator(mixed_precision=config.precision, cpu=not torch.cuda.is_available())
+    if config.precision == "fp16" and accelerator.device.type == "cpu":
+        raise ValueError("precision 'fp16' needs a GPU (accelerate would train in fp32 here): take bf16, or no")
     folder, left = Path(config.out), {}
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)

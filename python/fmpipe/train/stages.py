@@ -9,9 +9,9 @@ from diffusers import AutoencoderKL
 from torch import Tensor, nn
 
 from fmkernels import reparameterize
-from fmkernels.flow import sample, uniform
+from fmkernels.flow import Sample, sample, uniform
 from fmpipe.data import Folder, Shapes, Shards, Source, split
-from fmpipe.data.cache import Latents, States, cache_latents, cache_states
+from fmpipe.data.cache import Latents, States, cache_latents, cache_states, weights_sha256
 from fmpipe.data.emoji import FONT, Emoji
 from fmpipe.diagnose import metrics
 from fmpipe.models import DiMR, LinearHead, TextHead
@@ -141,11 +141,16 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
         means = vae.mode(latents.moments)
         return (torch.cdist(z.flatten(1), means.flatten(1)).argmin(1) == items).float().mean().item()
 
-    def draw(objective: nn.Module, path: Path) -> None:
+    def drawn_from(objective: nn.Module) -> tuple[Sample, list[str]]:
         captions = [held_out.texts[i][0] for i in val[:PICTURES]]
-        save_grid(generate(objective, vae, *states.rows(captions), seed=config.seed), captions, path)
+        return generate(objective, *states.rows(captions), seed=config.seed), captions
+
+    def draw(objective: nn.Module, path: Path) -> None:
+        ended, captions = drawn_from(objective)
+        save_grid(vae.decode(ended.x), captions, path)
 
     def finish(objective: nn.Module) -> Path:
+        drawn_from(objective)[0].trace.to_jsonl(material.folder / "flow" / "trace.jsonl")  # for fmpipe report
         pipe = FlowPipeline(encoder, objective.text_head, objective.velocity_net, vae)
         pipe.save_pretrained(material.folder / "pipeline")
         return material.folder / "pipeline"
@@ -153,7 +158,13 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
     chosen = {name: getattr(losses, name) for name in ("flow", "kl", "contrastive", "dino", "norm", "anchor", "match")}
     heads = metrics.default_heads(objective)
     weights = Weigher(chosen, optim.steps, losses)
-    return Stage("flow", objective, batches, optim, weights, heads, validate, draw, losses.alarm), finish
+    alike = {  # only runs that are alike in these can be compared
+        "run/vae_digest": weights_sha256(vae),
+        "run/resolution": str(config.data.size),
+        "run/latent_size": "x".join(map(str, shape)),
+        "run/scale": f"{vae.config.scaling_factor:g}",
+    }
+    return Stage("flow", objective, batches, optim, weights, heads, validate, draw, losses.alarm, alike), finish
 
 
 def diffusion_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.Module], Path]]:
@@ -194,14 +205,12 @@ STAGES = {"vae": vae_stage, "flow": flow_stage, "diffusion": diffusion_stage}
 
 
 @torch.no_grad()
-def generate(
-    objective: FlowObjective, vae: LatentVAE, states: Tensor, mask: Tensor, *, seed: int = 0, steps: int = STEPS
-) -> Tensor:
-    """Pictures (B, 3, H, W) in [-1, 1] of text states; the noise depends on the seed."""
+def generate(objective: FlowObjective, states: Tensor, mask: Tensor, *, seed: int = 0, steps: int = STEPS) -> Sample:
+    """(z1, trace) of text states; the noise depends on the seed."""
     mu, logvar = objective.text_head(states, mask)
     eps = torch.randn(mu.shape, generator=drawn(seed, 6)).to(mu)
     z0, _, _ = reparameterize(mu.float(), logvar.float(), eps=eps)
-    return vae.decode(sample(objective.velocity, z0, uniform(steps)).x).clamp(-1, 1)
+    return sample(objective.velocity, z0, uniform(steps))
 
 
 def save_grid(pixels: Tensor, captions: Sequence[str], path: Path) -> None:

@@ -1,0 +1,137 @@
+"""FSDP2 in two gloo processes: one process's losses, states that go to and fro, the same alarms."""
+
+import pytest
+from forked import together
+from test_train import STEPS, changed, same, states, tiny  # noqa: F401 (a fixture)
+from torch.distributed.tensor import DTensor
+
+from fmpipe.diagnose.log import read_log
+from fmpipe.pipeline import FlowPipeline
+from fmpipe.train import checkpoint, loop, settings
+from fmpipe.train.loop import StoppedError
+from fmpipe.train.run import run
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+LOSSES = ("loss/total", "loss/flow", "loss/kl", "loss/anchor", "loss/norm")
+
+
+def apart(a, b, rel=1e-5, way="") -> list[str]:
+    """Where two trees differ, tensors by more than rounding.
+
+    But for the null token: the norm behind it takes its one value away, its gradient is rounding, and Adam steps on it.
+    """
+    if isinstance(a, dict):
+        if a.keys() != b.keys():
+            return [f"{way}: {a.keys() ^ b.keys()}"]
+        kept = [k for k in a if not str(k).endswith("tensor_false")]
+        return [found for k in kept for found in apart(a[k], b[k], rel, f"{way}/{k}")]
+    if hasattr(a, "allclose"):
+        like = type(a) is type(b) and a.shape == b.shape
+        return [] if like and a.allclose(b, rel, 1e-4) else [f"{way}: {(a - b).abs().max() if like else b.shape}"]
+    return [] if same(a, b) else [f"{way}: {a} {b}"]
+
+
+def sharded(config, out, *overrides):
+    return settings.with_overrides(config, [f"out={out}", "parallel=fsdp2", *overrides])
+
+
+@pytest.fixture(scope="module")
+def runs(tiny, tmp_path_factory):  # noqa: F811
+    """One process; two, sharded; and what each left resumed by the other, and by itself, from its third step."""
+    root = tmp_path_factory.mktemp("sharded")
+    one = changed(tiny, root / "one", "flow.losses.norm=0.1", "every.save=3", f"every.validate={STEPS}")
+    for stage in one.flow.net["stage_configs"]:
+        stage["blocks"] = 1
+    run(one)
+    two = sharded(one, root / "two")
+    conflicts = changed(one, root / "one-pcgrad", "flow.losses.weighting=pcgrad", "flow.optim.steps=2", "every.save=0")
+    run(conflicts)
+    copies = {"one-pcgrad": conflicts, "two-pcgrad": sharded(conflicts, root / "two-pcgrad")}
+    for name, config in (("one-two", two), ("two-two", two), ("two-one", one)):
+        copies[name] = settings.with_overrides(config, [f"out={root / name}"])
+
+    def resume(name):
+        first = {"one": one, "two": two}[name[:3]]
+        run(copies[name], resume=str(checkpoint.find(f"{first.out}/flow/checkpoints", 3)))
+
+    def both():
+        seen = []
+        real = loop.Trainer.train_step
+
+        def spied(self):
+            seen.append(all(isinstance(p, DTensor) for p in (*self.parameters, *self.ema.shadow.values())))
+            return real(self)
+
+        loop.Trainer.train_step = spied
+        run(two)
+        assert seen == [True] * STEPS
+        resume("one-two")
+        resume("two-two")
+        run(copies["two-pcgrad"])
+
+    together(2, both)
+    resume("two-one")
+    return {"one": one, "two": two, **copies}
+
+
+def test_losses_are_those_of_one_process(runs):
+    one, two = (read_log(f"{runs[name].out}/flow") for name in ("one", "two"))
+    assert [line["step"] for line in one] == [line["step"] for line in two] == list(range(STEPS + 1))
+    for a, b in zip(one[1:], two[1:], strict=True):
+        for name in LOSSES:
+            assert b[name] == pytest.approx(a[name], rel=1e-5, abs=1e-6), (a["step"], name)
+        for name in ("step/z_head_update_ratio", "step/flow_head_update_ratio"):
+            assert b[name] == pytest.approx(a[name], rel=1e-2), name
+    for name in ("val/loss/flow", "val/flow/cos", "flow/endpt_rmse@8", "flow/cond_gain_cos"):
+        assert two[-1][name] == pytest.approx(one[-1][name], rel=1e-3, abs=1e-4)
+    assert all(line["grad/total"] > 0 for line in two[1:])
+
+
+def test_states_have_one_format(runs):
+    one, two = states(runs["one"]), states(runs["two"])
+    for part in ("model", "ema", "optimizer"):
+        assert apart(one[part], two[part], 1e-3, part) == []
+    assert set(two["rng"]) == {"0", "1"}
+
+
+@pytest.mark.parametrize("name", ["one-two", "two-one"])
+def test_a_state_goes_on_with_another_number_of_processes(runs, name):
+    uncut, resumed = states(runs["one"]), states(runs[name])
+    assert resumed["meta"]["step"] == STEPS
+    for part in ("model", "ema", "optimizer"):
+        assert apart(uncut[part], resumed[part], 1e-3, part) == []
+
+
+def test_a_sharded_run_resumed_equals_the_uncut_one(runs):
+    uncut, resumed = states(runs["two"]), states(runs["two-two"])
+    for part in ("model", "ema", "optimizer", "weights", "rng"):
+        assert same(uncut[part], resumed[part]), part
+
+
+def test_what_is_left_is_a_pipeline(runs):
+    pipes = [FlowPipeline.from_pretrained(f"{runs[name].out}/pipeline") for name in ("one", "two")]
+    a, b = (pipe.velocity_net.state_dict() for pipe in pipes)
+    assert apart(dict(a), dict(b), 1e-3) == []
+
+
+def test_gradients_are_projected_whole(runs):
+    one, two = (states(runs[f"{name}-pcgrad"]) for name in ("one", "two"))
+    assert apart(one["model"], two["model"], 1e-3) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["flow.losses.alarm=0.1"], r"E\|z0\| is .* times E\|z1\|"),
+        (["flow.optim.lr=1e30", "flow.optim.clip=1e30", "flow.losses.alarm=0"], "is not finite"),
+    ],
+)
+def test_alarms_end_all_processes_and_save(runs, tmp_path, overrides, said):
+    config = sharded(runs["two"], tmp_path, "every.validate=0", *overrides)
+
+    def stopped():
+        with pytest.raises(StoppedError, match=said):
+            run(config)
+
+    together(2, stopped)
+    assert "model" in states(config)
