@@ -68,10 +68,10 @@ page-check: setup  ## the pages of generate, check and report in headless Chromi
 	$(BIN)/fmpipe report out/pages/run --out out/pages
 	$(BIN)/python tools/page_check.py out/pages out/pages/generate.html out/pages/check.html out/pages/report.html
 
-train-check: setup  ## train the preset shapes-tiny and ask it for colours (two minutes)
+train-check: setup  ## train the preset shapes-tiny and ask it for colours (a minute)
 	$(BIN)/python tests/shapes_tiny.py
 
-crash-test: setup  ## kill a process that saves checkpoints 300 times; each time the newest must be whole
+crash-test: setup  ## kill processes that save, and that train, 300 times each; what is resumed must equal the uncut run
 	$(BIN)/python tests/crash.py 300
 
 triton-check: setup  ## compile the Triton kernels for four NVIDIA and one AMD GPU, by two tritons; runs nothing (10 minutes)
