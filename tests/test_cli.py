@@ -164,17 +164,24 @@ def test_a_rank_that_dies_stops_all_and_what_is_finished_stays(folder, tmp_path,
     assert Image.open(tmp_path / "out" / "0000.png").size == (16, 16)
 
 
-@pytest.mark.filterwarnings("ignore:the pipeline 'default'")
-def test_the_default_stands_in_and_says_so(tmp_path):
-    pytest.importorskip("transformers")
-    result = run("generate", "a cat", "--steps", 1, "--out", tmp_path / "x.png")
+def test_several_pictures_go_on_one_labelled_sheet(folder, tmp_path):
+    result = run(
+        "generate",
+        "a cat",
+        "a dog",
+        "--pipeline",
+        folder,
+        "--steps",
+        1,
+        "--out",
+        tmp_path / "x",
+        "--grid",
+        tmp_path / "g.png",
+    )
     assert result.exit_code == 0, result.output
-    assert Image.open(tmp_path / "x.png").size == (64, 64)
-    with pytest.warns(UserWarning, match="no trained weights yet"):
-        first = FlowPipeline.from_pretrained("default")
-    with pytest.warns(UserWarning, match="no trained weights yet"):
-        again = FlowPipeline.from_pretrained("default")
-    assert all(torch.equal(a, b) for a, b in zip(first.vae.parameters(), again.vae.parameters(), strict=True))
+    sheet = Image.open(tmp_path / "g.png")
+    assert sheet.width == 2 * 128
+    assert sheet.height > 128
 
 
 @pytest.mark.parametrize(

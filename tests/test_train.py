@@ -185,13 +185,13 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_is_named(tiny, tmp_path, mon
     def broken(self, step, *rows):
         batch = real(self, step, *rows)
         if step == 3:
-            for name in ("z1", "ends"):
+            for name in ("z1", "ends", "candidates"):
                 batch[name][0, 0, 0, 0] = float("nan")
         return batch
 
     monkeypatch.setattr(batches.FlowBatches, "__call__", broken)
     config = changed(tiny, tmp_path, "every.validate=0")
-    with pytest.raises(StoppedError, match=r"step 3: the loss flow, anchor is not finite; the first .* is x_0"):
+    with pytest.raises(StoppedError, match=r"step 3: the loss flow, anchor, match is not finite; the first .* is x_0"):
         run(config)
     assert states(config)["meta"]["step"] == 3
     assert all(x.isfinite().all() for x in states(config)["model"].values())
