@@ -96,7 +96,7 @@ def test_interpolate_arith_and_sweep(folder, tmp_path):
     for arguments, size in (
         (["interpolate", "a cat", "moon", "--n", 4], (64, 16)),
         (["arith", "--add", "a cat", "--add", "moon", "--subtract", "a"], (16, 16)),
-        (["sweep", "a cat", "--dt-scale", "0.5,1", "--gain", "1,2,4"], (3 * 128, 4 * (128 + 14))),
+        (["sweep", "a cat", "--dt-scale", "0.5,1", "--gain", "1,2,4"], (3 * 128, 4 * (128 + 16))),
     ):
         result = run(*arguments, *where, tmp_path / "picture.png")
         assert result.exit_code == 0, result.output
