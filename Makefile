@@ -41,6 +41,7 @@ demo: setup  ## eight pictures of the default model: out/demo.png, out/demo.html
 
 test: setup  ## the whole suite, then the op tests on the Triton kernels and on the CUDA kernels (fifteen minutes)
 	$(BIN)/python -m pytest tests --ignore=$(SHARDED)
+	@$(MAKE) --no-print-directory test-sharded
 	@$(MAKE) --no-print-directory test-triton
 	@$(MAKE) --no-print-directory test-cuda
 
@@ -55,8 +56,9 @@ test-cuda: setup  ## the op tests on the CUDA kernels, executed on the CPU and c
 test-fast: setup  ## what one runs after every edit
 	$(BIN)/python -m pytest tests -m "not slow" --ignore=$(SHARDED) --ignore=tests/test_torch.py --ignore=tests/test_backend.py
 
-evaluate: setup  ## the figures of the default model: what it draws, how fast (needs fonts-noto-color-emoji)
+evaluate: setup  ## the figures of the default model and its checks (three minutes; needs fonts-noto-color-emoji)
 	$(BIN)/fmpipe evaluate --out out/evaluate.json
+	$(BIN)/fmpipe check default --out out/check
 
 fault-matrix: setup  ## plant every fault in tiny runs; each must rank first; writes the table of docs/diagnosis.md
 	$(BIN)/python tests/fault_matrix.py

@@ -114,7 +114,7 @@ def test_every_check_has_a_verdict_or_says_what_it_lacks(pipe):
     full = examine(pipe, images, captions, history(), steps=2)
     left = {v.name for v in full.verdicts if v.status == "skipped"}
     assert left == {
-        "same_augmentation", "time_embedding", "dino", "overflow", "overfit", "ablation_only_flow",
+        "latent_scale", "same_augmentation", "time_embedding", "dino", "overflow", "overfit", "ablation_only_flow",
         "ablation_kl_off", "ablation_condition_shuffled",
     }  # fmt: skip
     status = {v.name: v.status for v in full.verdicts}

@@ -114,6 +114,16 @@ def ends(check, x1=lambda x1: x1, **options):
     return run
 
 
+def latents(factor=1.0):
+    """latent_scale on a trained system whose autoencoder's factor was changed since."""
+
+    def run(seed, **options):
+        s = trained(seed)
+        return sampling.latent_scale(s.velocity, s.x0, factor * s.x1, **options)
+
+    return run
+
+
 def slow(v, gain=0.2):
     return lambda x, t: gain * v(x, t)
 
@@ -183,6 +193,7 @@ teacher = partial(ends, sampling.teacher_euler)
 
 HEALTHY = {
     "scale": ends(flow.scale),
+    "latent_scale": latents(),
     "one_step": one_step(),
     "target_definition": target(),
     "condition_use": of(flow.condition_use),
@@ -202,6 +213,9 @@ BROKEN = {
     "scale, raw moments": (ends(flow.scale, lambda x1: x1 / 0.18215), "fail", "z1 almost alone"),
     "scale, scaled twice": (ends(flow.scale, lambda x1: x1 * 0.18215), "fail", "z0 almost alone"),
     "scale, nan": (ends(flow.scale, lambda x1: x1 / 0), "fail", "Not finite"),
+    "latent_scale, doubled": (latents(2.0), "fail", "right but for their length"),
+    "latent_scale, missing": (latents(1 / 0.18215), "fail", "scaling_factor"),
+    "latent_scale, nan": (latents(NAN), "fail", "Not finite"),
     "one_step, slow": (one_step(field=slow), "fail", "right. Size"),
     "one_step, diary's size": (one_step(field=partial(slow, gain=0.29)), "fail", "too small"),
     "one_step, fast": (one_step(field=partial(slow, gain=4)), "fail", "too large"),
@@ -313,6 +327,12 @@ NUMBERS = [
     (flow.judge_scale, (1, 1, 0.1, 1), "fail"),
     (flow.judge_scale, (0, 0), "fail"),
     (flow.judge_scale, (NAN, 1), "fail"),
+    (sampling.judge_latent_scale, (1.4, 1.0, 0.75), "pass"),
+    (sampling.judge_latent_scale, (1.41, 1.0, 0.75), "fail"),
+    (sampling.judge_latent_scale, (1.0, 1.41, 0.75), "fail"),
+    (sampling.judge_latent_scale, (1.0, 0.0, 0.75), "fail"),
+    (sampling.judge_latent_scale, (9.0, 1.0, 0.74), "skipped"),
+    (sampling.judge_latent_scale, (1.8, 1.0, 0.9, -0.31), "skipped"),
     (flow.judge_one_step, ([0.5], [0.5], [0.5]), "pass"),
     (flow.judge_one_step, ([0.5], [0.49], [1]), "fail"),
     (flow.judge_one_step, ([0.5], [0.9], [0.49]), "fail"),

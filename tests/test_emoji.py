@@ -123,6 +123,22 @@ def test_the_default_model_is_small(default):
 
 @needs_font
 @pytest.mark.slow
+def test_check_finds_a_doubled_scale(default, tmp_path):
+    """On pictures that it was trained on, and the saved copy knows. (That the default passes: make evaluate.)"""
+    default.save_pretrained(tmp_path / "copy")
+    config = tmp_path / "copy" / "vae" / "config.json"
+    values = json.loads(config.read_text())
+    config.write_text(json.dumps(values | {"scaling_factor": 2 * values["scaling_factor"]}))
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "copy"), "--n", "4", "--out", str(tmp_path / "out")])
+    verdicts = {v["name"]: v for v in json.loads((tmp_path / "out" / "check.json").read_text())}
+    assert sum(v["status"] != "skipped" for v in verdicts.values()) == 18
+    assert result.exit_code == 1, result.output
+    assert "divide its scaling_factor by" in verdicts["latent_scale"]["advice"]
+    assert "Look first at latent_scale: it would explain" in result.output
+
+
+@needs_font
+@pytest.mark.slow
 def test_evaluate_tells_right_from_wrong(default, monkeypatch, tmp_path):
     """A few questions only: the floors are fmpipe evaluate's to ask for."""
     monkeypatch.setattr(evaluate, "training_captions", lambda **_: [evaluate.Asked("a cat", 0)])

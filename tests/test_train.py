@@ -20,6 +20,7 @@ from fmpipe.train import checkpoint, settings
 from fmpipe.train.config import PRESETS, Config, Every, Losses, shapes_tiny
 from fmpipe.train.loop import StoppedError
 from fmpipe.train.run import run
+from fmpipe.train.stages import STAGES, Material
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 STEPS = 6
@@ -141,6 +142,47 @@ def test_a_full_disk_and_a_damaged_state(tiny, tmp_path):
 def test_a_run_is_not_begun_over_another(tiny):
     with pytest.raises(FileExistsError, match="--resume latest goes on"):
         run(changed(tiny, tiny.out))
+
+
+def test_a_run_goes_on_from_a_pipeline(tiny, tmp_path):
+    ended = read_log(f"{tiny.out}/flow")[-1]
+    config = changed(tiny, tmp_path / "on", f"start={tiny.out}/pipeline", "vae.path=null", "flow.optim.steps=1")
+    run(config)
+    assert read_log(tmp_path / "on" / "flow")[0]["val/loss/flow"] == pytest.approx(ended["val/loss/flow"], rel=1e-5)
+    vae = changed(tiny, tmp_path / "vae", f"start={tiny.out}/pipeline", "stages=[vae]", "vae.optim.steps=1")
+    run(vae)
+    ended = read_log(f"{tiny.out}/vae")[-1]
+    assert read_log(tmp_path / "vae" / "vae")[0]["val/vae/psnr"] == pytest.approx(ended["val/vae/psnr"], rel=1e-5)
+    other = changed(tiny, tmp_path / "other", f"start={tiny.out}/pipeline", "flow.head.hidden=32")
+    with pytest.raises(ValueError, match=r"(?s)start: text_head of .* is not as this run's: .*layers\.0\.weight"):
+        run(other)
+
+
+def test_a_head_trained_alone_is_kept_by_the_flow(tiny, tmp_path):
+    config = changed(tiny, tmp_path, "stages=[head, flow]", "flow.losses.others=24", "flow.head.dropout=0.5")
+    config.flow.head_optim = config.flow.optim
+    left = run(config)
+    log = read_log(tmp_path / "head")
+    assert log[-1]["val/loss/anchor"] < log[0]["val/loss/anchor"]
+    assert {"loss/anchor", "loss/match", "loss/kl", "val/nearest", "step/z_head_update_ratio"} <= log[-1].keys()
+    assert (tmp_path / "head" / "samples" / "00000006.png").is_file()
+    head, kept = (checkpoint.load(checkpoint.latest(tmp_path / name / "checkpoints")) for name in ("head", "flow"))
+    names = [name for name in kept["model"] if name.startswith("text_head.")]
+    assert names
+    assert all(torch.equal(kept["model"][name], head["ema"][name]) for name in names)
+    log = steps_of(config)
+    assert {name for name in log[-1] if name.startswith("loss/")} == {"loss/total", "loss/flow"}
+    assert log[-1]["grad/flow"] == log[-1]["grad/total"] > 0
+    stage, _ = STAGES["flow"](config, Material(config))
+    assert stage.objective.train().velocity_net.training
+    assert not stage.objective.text_head.training
+    with pytest.raises(ValueError, match=r"has std_range .* and flow.head not"):
+        STAGES["flow"](changed(config, tmp_path, "flow.head.std_range=[0.1, 0.2]"), Material(config))
+    assert FlowPipeline.from_pretrained(left["flow"]).config.source == "shapes"
+    with pytest.raises(FileNotFoundError, match="start: no pipeline in 'nowhere'"):
+        run(changed(tiny, tmp_path / "nowhere", "start=nowhere"))
+    with pytest.raises(ValueError, match="stage head has nothing to learn by"):
+        run(changed(tiny, tmp_path / "none", "stages=[head]", "flow.losses.anchor=0", "flow.losses.match=0"))
 
 
 @pytest.mark.parametrize(

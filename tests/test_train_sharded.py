@@ -12,6 +12,11 @@ from fmpipe.train.loop import StoppedError
 from fmpipe.train.run import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+OTHERS = {
+    "pcgrad": ("flow.losses.weighting=pcgrad",),
+    "head": ("stages=[head, flow]", "flow.head_optim.steps=2", "flow.head_optim.batch=8"),
+    "tower": ("flow.losses.contrastive=0.5", "flow.losses.dino=0.5"),
+}
 LOSSES = ("loss/total", "loss/flow", "loss/kl", "loss/anchor", "loss/norm")
 
 
@@ -44,9 +49,12 @@ def runs(tiny, tmp_path_factory):  # noqa: F811
         stage["blocks"] = 1
     run(one)
     two = sharded(one, root / "two")
-    conflicts = changed(one, root / "one-pcgrad", "flow.losses.weighting=pcgrad", "flow.optim.steps=2", "every.save=0")
-    run(conflicts)
-    copies = {"one-pcgrad": conflicts, "two-pcgrad": sharded(conflicts, root / "two-pcgrad")}
+    copies = {}
+    for name, losses in OTHERS.items():
+        short = ("flow.optim.steps=2", "every.save=0", "every.validate=0", *losses)
+        copies[f"one-{name}"] = changed(one, root / f"one-{name}", *short)
+        copies[f"two-{name}"] = sharded(copies[f"one-{name}"], root / f"two-{name}")
+        run(copies[f"one-{name}"])
     for name, config in (("one-two", two), ("two-two", two), ("two-one", one)):
         copies[name] = settings.with_overrides(config, [f"out={root / name}"])
 
@@ -67,7 +75,8 @@ def runs(tiny, tmp_path_factory):  # noqa: F811
         assert seen == [True] * STEPS
         resume("one-two")
         resume("two-two")
-        run(copies["two-pcgrad"])
+        for name in OTHERS:
+            run(copies[f"two-{name}"])
 
     together(2, both)
     resume("two-one")
@@ -114,9 +123,13 @@ def test_what_is_left_is_a_pipeline(runs):
     assert apart(dict(a), dict(b), 1e-3) == []
 
 
-def test_gradients_are_projected_whole(runs):
-    one, two = (states(runs[f"{name}-pcgrad"]) for name in ("one", "two"))
+@pytest.mark.parametrize("name", OTHERS)
+def test_gradients_are_projected_and_the_tower_taught_as_a_whole(runs, name):
+    one, two = (states(runs[f"{count}-{name}"]) for count in ("one", "two"))
     assert apart(one["model"], two["model"], 1e-3) == []
+    one, two = (read_log(f"{runs[f'{count}-{name}'].out}/flow")[-1] for count in ("one", "two"))
+    for loss in (loss for loss in one if loss.startswith("loss/")):
+        assert two[loss] == pytest.approx(one[loss], rel=1e-4, abs=1e-6), loss
 
 
 @pytest.mark.parametrize(

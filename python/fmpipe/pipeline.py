@@ -60,7 +60,8 @@ class FlowPipeline(DiffusionPipeline):
 
     text_encoder: an encoder of :mod:`fmpipe.text`. text_head: makes mu and logvar of its states. velocity_net: a
     :class:`fmpipe.models.DiMR` or DiT. vae: a :class:`fmpipe.vae.LatentVAE`. fm_gain: the default gain of the velocity,
-    as :meth:`calibrate_gain` measures it. guidance_scale: the default guidance (None: off).
+    as :meth:`calibrate_gain` measures it. guidance_scale: the default guidance (None: off). source: what it was trained
+    on, if anyone can rebuild it: ``emoji`` or ``shapes``, on which ``fmpipe check`` then measures.
     """
 
     model_cpu_offload_seq = "text_encoder->text_head->velocity_net->vae"
@@ -75,13 +76,14 @@ class FlowPipeline(DiffusionPipeline):
         vae: LatentVAE,
         fm_gain: float = 1.0,
         guidance_scale: float | None = None,
+        source: str | None = None,
     ):
         super().__init__()
         if not isinstance(fm_gain, (int, float)) or not isfinite(fm_gain):
             raise ValueError(f"fm_gain must be a finite number, got {fm_gain!r}")
         _check_parts(text_encoder, text_head, velocity_net, vae)
         self.register_modules(text_encoder=text_encoder, text_head=text_head, velocity_net=velocity_net, vae=vae)
-        self.register_to_config(fm_gain=fm_gain, guidance_scale=guidance_scale)
+        self.register_to_config(fm_gain=fm_gain, guidance_scale=guidance_scale, source=source)
         self.image_processor = VaeImageProcessor(vae_scale_factor=vae.factor)
 
     @classmethod
@@ -92,9 +94,8 @@ class FlowPipeline(DiffusionPipeline):
         """
         if str(name) in BUNDLED and not Path(name).is_dir():
             dtype = options.pop("dtype", None) or options.pop("torch_dtype", None)
-            return cls(
-                **{part: torch.nn.Module.to(module, dtype) for part, module in parts(str(name)).items()} | options
-            )
+            modules = {part: torch.nn.Module.to(module, dtype) for part, module in parts(str(name)).items()}
+            return cls(**{"source": "emoji", **modules, **options})
         stored = _stored(Path(name)) if Path(name).is_dir() else {}
         pipe = super().from_pretrained(str(name), **{"use_safetensors": True, **options})
         for part, names in stored.items():

@@ -27,10 +27,12 @@ from fmpipe.page import verdict_page
 @app.command()
 def check(
     what: Annotated[str, typer.Argument(metavar="PIPELINE", help="a pipeline's folder or name; or a text of figures")],
-    images: Annotated[Path | None, typer.Option(help="a folder of pictures to measure on")] = None,
+    images: Annotated[
+        Path | None, typer.Option(help="a folder of pictures to measure on; left out: what it was trained on, if known")
+    ] = None,
     captions: Annotated[Path | None, typer.Option(help="their captions: .jsonl, or .txt with one a line")] = None,
     log: Annotated[Path | None, typer.Option(help="a training run's folder or log.jsonl")] = None,
-    n: Annotated[int, typer.Option(min=1, help="at most so many pictures")] = 32,
+    n: Annotated[int, typer.Option(min=1, help="at most so many pictures")] = 16,
     steps: Steps = 25,
     seed: Seed = 0,
     limit: Annotated[list[str] | None, typer.Option("--set", help="a threshold, as one_step/cos=0.4")] = None,
@@ -38,7 +40,7 @@ def check(
 ) -> None:
     """Is it sound? Every check its inputs allow, each a verdict; exit code 1 if one fails.
 
-    Also of the diary's own lines ([b][fm][/b], [b][text][/b], [b][shoot][/b], [b][teacher-euler][/b]) in any text file:
+    Also of the diary's own lines (\\[fm], \\[text], \\[shoot], \\[teacher-euler]) in any text file:
     [b]fmpipe check notes.txt[/b]
     """
     import json
@@ -58,7 +60,7 @@ def check(
             found = Examination(diary.verdicts(Path(what).read_text(encoding="utf-8"), overrides=overrides), {})
         else:
             pipe = load_pipeline(what)
-            pixels, texts = (None, None) if images is None else _pictures(images, captions, n, pipe)
+            pixels, texts = _pictures(images, captions, n, pipe)
             if log is not None and (log / "flow").is_dir():
                 log = log / "flow"  # a run's folder
             history = None if log is None else history_of(read_log(log))
@@ -69,7 +71,14 @@ def check(
     pictures = {name: _row(tensor[:8]) for name, tensor in found.pictures.items()}
     for name, picture in pictures.items():
         save_picture(picture, place / f"{name}.png")
-    settings = {"checked": what, "images": images, "captions": captions, "log": log, "seed": seed, **overrides}
+    settings = {
+        "checked": what,
+        "images": images or ("" if text else pipe.config.get("source")),
+        "captions": captions,
+        "log": log,
+        "seed": seed,
+        **overrides,
+    }
     tell(found.verdicts)
     write(place / "check.json", json.dumps(strict([v.as_dict() for v in found.verdicts]), indent=1).encode())
     write(place / "check.html", verdict_page(found.verdicts, pictures, settings).encode())
@@ -78,8 +87,10 @@ def check(
 
 
 def tell(verdicts) -> None:
-    """The verdicts as a table; those skipped in a line."""
+    """The verdicts as a table; those skipped in a line; where several fail, the one to begin with."""
     from rich.table import Table
+
+    from fmpipe.diagnose.faults.ranking import rank
 
     colours = {"pass": "green", "warn": "yellow", "fail": "red"}
     table = Table("check", "verdict", "what it means, and what to do next", show_lines=True)
@@ -91,19 +102,37 @@ def tell(verdicts) -> None:
     for why in dict.fromkeys(v.meaning for v in verdicts if v.status == "skipped"):
         names = ", ".join(v.name for v in verdicts if v.status == "skipped" and v.meaning == why)
         out.print(f"skipped, {escape(why)}: {names}", highlight=False, soft_wrap=True)
+    fired = rank(v for v in verdicts if v.status == "fail")
+    if len(fired) > 1:
+        first = fired[0].name
+        follow = ", ".join(s.name for s in fired if first in {cause.split("/")[0] for cause in s.causes})
+        said = f"[b]Look first at {first}[/b]" + (f": it would explain {follow}." if follow else ".")
+        out.print(said, highlight=False, soft_wrap=True)
 
 
-def _pictures(images: Path, captions: Path | None, n: int, pipe):
-    """(n, 3, H, W) in [-1, 1] of the pipeline's size, and their first captions (None if there are none)."""
+def _pictures(images: Path | None, captions: Path | None, n: int, pipe):
+    """(n, 3, H, W) in [-1, 1] of the pipeline's size, and their first captions; None for what there is not.
+
+    Of the folder, or of what the pipeline was trained on, n of them from its beginning to its end.
+    """
     import torch
 
     from fmpipe.data import Folder, to_pixels
+    from fmpipe.train.config import Data
+    from fmpipe.train.stages import REBUILT, source_of
 
     side = pipe.text_head.config.latent_shape[-1] * pipe.vae.factor
-    if captions is None and not any(images.rglob("*.txt")):
-        captions = False
-    source = Folder(images, captions, size=side)
-    items = [source[i] for i in range(min(n, len(source)))]
+    if images is not None:
+        source = Folder(images, captions if captions or any(images.rglob("*.txt")) else False, size=side)
+    elif pipe.config.get("source") not in REBUILT:
+        return None, None
+    else:
+        try:
+            source = source_of(Data(source=pipe.config.source, size=side))
+        except FileNotFoundError as error:
+            err.print(f"not measured on pictures: {error}", highlight=False, soft_wrap=True)
+            return None, None
+    items = [source[i] for i in torch.linspace(0, len(source) - 1, min(n, len(source))).long().tolist()]
     pixels = to_pixels(torch.stack([item.image for item in items]))
     return pixels, [item.captions[0] for item in items] if all(item.captions for item in items) else None
 

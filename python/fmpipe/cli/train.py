@@ -65,7 +65,7 @@ def train(
     resume: Annotated[str | None, typer.Option(help="latest, a step, or a checkpoint's folder")] = None,
     report_to: Annotated[str | None, typer.Option(help="jsonl, tensorboard, or both with a comma")] = None,
 ) -> None:
-    """Train: the stages of a config in order (autoencoder, then flow), resumable at any moment.
+    """Train: the stages of a config in order (autoencoder, maybe the text head alone, flow), resumable at any moment.
 
     [b]fmpipe train --config shapes-tiny out=runs/mine flow.optim.steps=200[/b]
 

@@ -19,8 +19,8 @@ _PAIRS = "needs pictures and their captions, four at least: --images DIR --capti
 _ENCODER = "needs a text encoder, which this pipeline has not"
 _LACKS = {
     **dict.fromkeys(("vae_round_trip", "scale_contract", "latent_is_sample", "image_range"), _IMAGES),
-    **dict.fromkeys(("pairing", "scale", "one_step", "target_definition", "condition_use", "shooting"), _PAIRS),
-    **dict.fromkeys(("teacher_euler", "endpoint", "leak", "gradient_path"), _PAIRS),
+    **dict.fromkeys(("pairing", "scale", "latent_scale", "one_step", "target_definition"), _PAIRS),
+    **dict.fromkeys(("condition_use", "shooting", "teacher_euler", "endpoint", "leak", "gradient_path"), _PAIRS),
     **dict.fromkeys(("kl", "gradient_shares", "update_ratios", "loss_magnitudes", "overflow"), _LOG),
     **dict.fromkeys(("text_path", "probes"), _ENCODER),
     "dino": "needs the number of classes: call fmpipe.diagnose.checks.dino",
@@ -130,6 +130,7 @@ def _on_pairs(pipe, images, captions, seed, overrides) -> list[Verdict]:
     cos = sum(one_step.values["cos"]) / len(one_step.values["cos"])
     verdicts = [
         checks.scale(z0, z1, generator=torch.Generator().manual_seed(seed), **common),
+        checks.latent_scale(*ends, **common),
         one_step,
         checks.target_definition(*ends, **common),
         shot,
@@ -160,7 +161,7 @@ def _on_log(history, overrides) -> list[Verdict]:
     losses = {k: v for k, v in history.items() if k.startswith("loss/") and k != "loss/total"}
     weights = {k.replace("w/", "loss/"): v[-1] for k, v in history.items() if k.startswith("w/")}
     verdicts = [checks.update_ratios(history, overrides=overrides)]
-    if {"mu/abs_mean", "std/mean", "logvar/mean"} <= history.keys():
+    if {"mu/abs_mean", "std/mean", "logvar/mean"} <= history.keys() and ("loss/kl" in losses or not losses):
         verdicts.append(checks.kl(history, overrides=overrides))
     if "grad/total" in history:
         grads = {name: values for name, values in history.items() if name.startswith("grad/")}

@@ -109,25 +109,29 @@ def _added(a: list[Tensor | None], b: Iterable[Tensor | None], in_place: bool = 
 
 
 def default_heads(networks: nn.Module) -> dict[str, str]:
-    """The dotted names of the layers that make mu and logvar, and the velocity, in :class:`fmpipe.models.Networks`."""
+    """The dotted names of the layers that make mu and logvar, and the velocity, in :class:`fmpipe.models.Networks`.
+
+    Without a velocity_net, of the first alone.
+    """
     from fmpipe.models.dimr import DiMR
     from fmpipe.models.dit import DiT
     from fmpipe.models.text_head import LinearHead, TextHead
 
-    head, net = networks.text_head, networks.velocity_net
+    head, net = networks.text_head, getattr(networks, "velocity_net", None)
     if isinstance(head, TextHead):
         last = "linear" if head.adaptor is None else "adaptor.conv3"
     elif isinstance(head, LinearHead):
         last = f"layers.{len(head.layers) - 1}"
     else:
         raise TypeError(f"default_heads: the last layer of a {type(head).__name__} is unknown; give heads by name")
+    heads = {"z_head": f"text_head.{last}"}
     if isinstance(net, DiMR):
-        end = f"stages.{len(net.stages) - 1}.output_layer.2"
+        heads["flow_head"] = f"velocity_net.stages.{len(net.stages) - 1}.output_layer.2"
     elif isinstance(net, DiT):
-        end = "final_layer.linear"
-    else:
+        heads["flow_head"] = "velocity_net.final_layer.linear"
+    elif net is not None:
         raise TypeError(f"default_heads: the last layer of a {type(net).__name__} is unknown; give heads by name")
-    return {"z_head": f"text_head.{last}", "flow_head": f"velocity_net.{end}"}
+    return heads
 
 
 class UpdateRatios:

@@ -21,6 +21,9 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
         "latent/tie": 0.05,  # nats an element by which a sample may fit worse than another explanation of z1
         "latent/rms_low": 0.8,  # of (z1 - mean) / std, which is 1 for a sample
         "latent/rms_high": 1.25,
+        "latent/alike": 0.75,  # cosine of the flow's ends with x1 from which on their lengths can be compared
+        "latent/left": 0.3,  # of x0 that may be left in the flow's ends: with more of it, the field is to blame
+        "latent/apart": 1.4,  # of one length to the other, at most
         # text, data
         "text/cos": 0.9,  # mean pairwise cosine of z_text of different prompts, below
         "data/pairing": 0.0,  # score of true pairs less that of shuffled ones, above

@@ -103,7 +103,8 @@ class Flow:
     """Stage ``flow``: the text head and the velocity network. head, net: arguments of the head's class and of DiMR.
 
     hold_out: ``items`` as data.val says; or ``captions``: every picture is trained on, a share of its captions is not.
-    token_dropout: share of the tokens that are masked out in training.
+    token_dropout: share of the tokens that are masked out in training. head_optim: of the stage ``head``, which trains
+    the head alone, by ``anchor`` and ``match``; this stage then leaves it as it is.
     """
 
     encoder: str = "minilm"
@@ -115,6 +116,7 @@ class Flow:
     net: dict[str, Any] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
     optim: Optim = field(default_factory=Optim)
+    head_optim: Optim = field(default_factory=Optim)
 
 
 @dataclass
@@ -141,10 +143,13 @@ class Config:
     """A run: its stages in order, each in its own folder under ``out``.
 
     parallel: of several processes, ``ddp`` has the whole model in each, ``fsdp2`` its rows. Both save the same.
+    start: a pipeline to go on from, its folder or the name of one that comes with the package: the stages begin with
+    the weights of its parts, at step 0.
     """
 
     out: str = "runs/default"
-    stages: list[Literal["vae", "flow", "diffusion"]] = field(default_factory=lambda: ["vae", "flow"])
+    stages: list[Literal["vae", "head", "flow", "diffusion"]] = field(default_factory=lambda: ["vae", "flow"])
+    start: str | None = None
     seed: int = 0
     precision: Literal["no", "bf16", "fp16"] = "no"
     parallel: Literal["ddp", "fsdp2"] = "ddp"
@@ -215,6 +220,7 @@ def emoji_64() -> Config:
     """
     return Config(
         out="runs/emoji-64",
+        stages=["vae", "head", "flow"],
         data=Data(source="emoji", size=64, val=0.06),
         vae=Autoencoder(
             widths=[24, 48, 96],
@@ -226,9 +232,10 @@ def emoji_64() -> Config:
             hold_out="captions",
             token_dropout=0.1,
             head_kind="linear",
-            head={"hidden": 1024, "pooled": True, "dropout": 0.1, "std_range": [0.3, 0.4]},
+            head={"hidden": 1024, "pooled": True, "dropout": 0.1, "std_range": [0.3, 0.34]},
             net={"stage_configs": _stages((192, 80), (512, 192), (7, 5), grid=8)},
-            losses=Losses(kl=1e-3, anchor=1.0, match=1.0, turn=45.0, others=256, detach=True, t="edge"),
+            losses=Losses(kl=1e-3, anchor=1.0, match=1.0, turn=45.0, others=480, detach=True, t="edge"),
+            head_optim=Optim(steps=5000, batch=32, lr=1e-3, warmup=0.02, floor=0.02, ema=0.997),
             optim=Optim(steps=9000, batch=32, lr=1e-3, warmup=0.02, floor=0.02, ema=0.999),
         ),
         every=Every(log=50, validate=500, save=500, sample=1000),

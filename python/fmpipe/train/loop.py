@@ -115,7 +115,7 @@ class Trainer:
         self.ratios = metrics.UpdateRatios(self.objective, self.optimizer.optimizer, stage.heads)
         if optim.batch % self.world:
             raise ValueError(
-                f"{stage.name}.optim.batch must be a multiple of {self.world} processes, got {optim.batch}"
+                f"stage {stage.name}: optim.batch must be a multiple of {self.world} processes, got {optim.batch}"
             )
 
     # The loop
@@ -169,6 +169,8 @@ class Trainer:
         if not torch.isfinite(clipped) and self.accelerator.scaler is None:
             names = (name for name, p in self.objective.named_parameters() if not _finite(full(p.grad)))
             self._stop(f"step {step}: the gradient of {next(names, 'a parameter')} is not finite, the losses are")
+        if logs and len(weights) == 1:
+            norms = dict.fromkeys((f"grad/{next(iter(weights))}", "grad/total"), clipped)
         with self.ratios.step() if logs else contextlib.nullcontext() as ratios:
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -86,21 +86,13 @@ class FlowObjective(nn.Module):
         weight = edge_weight(t, config.edge_weight) if config.edge_weight else None
         flow, stats = losses.flow(velocities, target, targets, t, weight)
         v = velocities[-1].float()
-        parts, figures = {"flow": flow}, {}
-        if config.kl:
-            kind = config.kl_kind == "crossflow"
-            parts["kl"] = losses.kl_crossflow(mu, logvar) if kind else losses.kl_standard(mu, logvar, kl)
+        parts, figures = {"flow": flow, **_of_text(config, means, mu, logvar, kl, z1, candidates)}, {}
         if config.contrastive or config.dino:
             text = self.project(z0)
         if config.contrastive:
             parts["contrastive"] = losses.contrastive(text, self.tower(z1), self.log_temperature)
         if config.dino:
             parts["dino"], figures = self._dino(text, z1)
-        if config.anchor or config.match:
-            pictures = losses.turned(z1 if candidates is None else candidates, config.turn)
-        for name, loss in (("anchor", losses.anchor), ("match", losses.match)):
-            if getattr(config, name):
-                parts[name] = loss(means, pictures)
         if config.norm:
             parts["norm"] = losses.norm_alignment(v, target)
         with torch.no_grad():
@@ -125,6 +117,13 @@ class FlowObjective(nn.Module):
             self.centre.update(teacher)
         return loss, figures
 
+    def train(self, mode: bool = True) -> "FlowObjective":
+        """A head that is finished is not trained: nothing is dropped in it."""
+        super().train(mode)
+        if not any(p.requires_grad for p in self.text_head.parameters()):
+            self.text_head.eval()
+        return self
+
     def velocity(self, x: Tensor, t: Tensor) -> Tensor:
         """Of what is not null."""
         return self.velocity_net.velocity(x, t, null=torch.zeros(len(x), dtype=torch.bool, device=x.device))
@@ -133,6 +132,55 @@ class FlowObjective(nn.Module):
         """The teacher follows the tower."""
         if self.config.dino:
             ema_update(self.teacher, nn.Sequential(self.tower, self.prototypes), TEACHER_MOMENTUM)
+
+
+class HeadObjective(nn.Module):
+    """The text head alone: what ``anchor``, ``match`` and the KL ask of it."""
+
+    def __init__(self, text_head: VariationalHead, config: Losses):
+        super().__init__()
+        if not config.anchor and not config.match:
+            raise ValueError("stage head has nothing to learn by: give flow.losses.anchor or flow.losses.match")
+        if config.contrastive or config.dino:
+            raise ValueError(
+                "stage head knows no contrastive or dino: take them out of flow.losses, or it out of stages"
+            )
+        self.text_head, self.config = text_head, config
+
+    def forward(
+        self,
+        z1: Tensor,
+        states: Tensor,
+        mask: Tensor,
+        eps: Tensor,
+        candidates: Tensor | None = None,
+        rows: Tensor | None = None,
+        **of_the_flow: Tensor,
+    ) -> Outcome:
+        """As FlowObjective's, which takes the same batches."""
+        means, logvar = (x.float() for x in self.text_head(states, mask))
+        mu, logvar = (means, logvar) if rows is None else (means[rows], logvar[rows])
+        z0, kl, stats = reparameterize(mu, logvar, eps=eps)
+        parts = _of_text(self.config, means, mu, logvar, kl, z1, candidates)
+        return Outcome(parts, {"states": states, "mu": mu, "logvar": logvar, "noise": z0, "x_0": z1}, [stats])
+
+    def after_step(self) -> None: ...
+
+
+def _of_text(
+    config: Losses, means: Tensor, mu: Tensor, logvar: Tensor, kl: Tensor, z1: Tensor, candidates: Tensor | None
+) -> dict[str, Tensor]:
+    """The losses of the text head that need no flow. means: of all candidates; mu, logvar, kl, z1: of the batch."""
+    parts = {}
+    if config.kl:
+        kind = config.kl_kind == "crossflow"
+        parts["kl"] = losses.kl_crossflow(mu, logvar) if kind else losses.kl_standard(mu, logvar, kl)
+    if config.anchor or config.match:
+        pictures = losses.turned(z1 if candidates is None else candidates, config.turn)
+    for name, loss in (("anchor", losses.anchor), ("match", losses.match)):
+        if getattr(config, name):
+            parts[name] = loss(means, pictures)
+    return parts
 
 
 class VAEObjective(nn.Module):

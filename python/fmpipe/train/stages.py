@@ -1,7 +1,9 @@
 """The stages of a run, built from its config: what each trains on, checks itself by, and leaves behind."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 
 from fmkernels import reparameterize
 from fmkernels.flow import Sample, Trace, sample, uniform
+from fmpipe.bundled import BUNDLED
 from fmpipe.data import Folder, Shapes, Shards, Source, split
 from fmpipe.data.cache import Latents, States, cache_latents, cache_states, weights_sha256
 from fmpipe.data.emoji import FONT, Emoji
@@ -19,14 +22,17 @@ from fmpipe.pipeline import FlowPipeline
 from fmpipe.sheet import sheet, to_image
 from fmpipe.text import load_text_encoder
 from fmpipe.train.batches import DiffusionBatches, FlowBatches, PixelBatches, drawn
-from fmpipe.train.config import Config, Data
+from fmpipe.train.config import Config, Data, Flow
 from fmpipe.train.loop import Stage, Weigher
-from fmpipe.train.objective import DiffusionObjective, FlowObjective, VAEObjective
+from fmpipe.train.losses import turned
+from fmpipe.train.objective import DiffusionObjective, FlowObjective, HeadObjective, VAEObjective
+from fmpipe.train.settings import to_dict
 from fmpipe.vae import LatentVAE
 
 VAL_BATCHES = 4
 FIRST_LOGVAR = -6.0  # of an autoencoder: a sigma of 1 would drown what the encoder first finds
 PICTURES, STEPS = 8, 25  # of a sheet, of its sampling
+REBUILT = ("shapes", "emoji")  # sources that need no data of the user's
 
 
 def source_of(data: Data) -> Source:
@@ -55,9 +61,29 @@ class Material:
 
     def vae(self) -> LatentVAE:
         path = Path(self.config.vae.path or self.folder / "vae" / "result")
-        if not path.is_dir():
+        if path.is_dir():
+            return LatentVAE.from_pretrained(path)
+        if self.start is None or self.config.vae.path:
             raise FileNotFoundError(f"no autoencoder at {path}: put vae before the other stages, or give vae.path")
-        return LatentVAE.from_pretrained(path)
+        return self.start.vae
+
+    @cached_property
+    def start(self) -> FlowPipeline | None:
+        name = self.config.start
+        if name and name not in BUNDLED and not (Path(name) / "model_index.json").is_file():
+            raise FileNotFoundError(f"start: no pipeline in {name!r}: a folder with a model_index.json is needed")
+        return name and FlowPipeline.from_pretrained(name)
+
+    def begin(self, **modules: nn.Module) -> None:
+        """Gives modules the weights of the parts of ``start`` that have their names, if there is one."""
+        for name, module in modules.items() if self.start else ():
+            part = getattr(self.start, name)
+            try:
+                module.load_state_dict(getattr(part, "vae", part).state_dict())  # a LatentVAE has its vae
+            except RuntimeError as error:
+                raise ValueError(f"start: {name} of {self.config.start} is not as this run's: {error}") from None
+            if name == "text_head" and (other := _differing(part, module)):
+                warnings.warn(f"start: the text head of {self.config.start} had {other}", stacklevel=2)
 
     def latents(self, vae: LatentVAE) -> Latents:
         return cache_latents(self.source, vae, self.config.data.cache)
@@ -82,6 +108,7 @@ def vae_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.M
     )
     with torch.no_grad():
         model.quant_conv.bias[settings.channels :] = FIRST_LOGVAR
+    material.begin(vae=model)
     side = config.data.size // 2 ** (count - 1)
     latent, optim = (settings.channels, side, side), settings.optim
     batches = PixelBatches(material.source, material.train, optim.batch, latent, config.seed, settings.augment)
@@ -91,13 +118,13 @@ def vae_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.M
         return _validated(objective, held_out, material.val)
 
     def draw(objective: nn.Module, path: Path) -> None:
-        batch = held_out(0)
+        batch = _beside(objective, held_out(0))
         pixels = torch.cat([batch["pixels"][:PICTURES], objective(**batch).made["predicted_x0"][:PICTURES]])
         save_grid(pixels, ["picture"] * PICTURES + ["decoded"] * PICTURES, path)
 
     def finish(objective: nn.Module) -> Path:
         with torch.no_grad():
-            z = torch.cat([objective(**batches(k)).made["noise"] for k in range(32)]).double()
+            z = torch.cat([objective(**_beside(objective, batches(k))).made["noise"] for k in range(32)]).double()
         mean, std = z.mean((0, 2, 3)).tolist(), z.std((0, 2, 3)).tolist()
         objective.vae.register_to_config(scaling_factor=1.0, latents_mean=mean, latents_std=std)
         LatentVAE.from_diffusers(objective.vae).save_pretrained(material.folder / "vae" / "result")
@@ -108,60 +135,121 @@ def vae_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.M
     return Stage("vae", VAEObjective(model), batches, optim, weights, heads, validate, draw), finish
 
 
-def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.Module], Path]]:
-    """Trains the text head and the velocity network; leaves a :class:`FlowPipeline`."""
-    settings, vae = config.flow, material.vae()
-    encoder = load_text_encoder(settings.encoder, tokens=settings.tokens)
-    latents = material.latents(vae)
-    states = material.states(encoder, latents)
-    shape = (vae.channels, *latents.moments.shape[2:])
-    kind = {"transformer": TextHead, "linear": LinearHead}[settings.head_kind]
-    head = kind(width=encoder.dim, tokens=encoder.tokens, latent_shape=shape, **settings.head)
-    objective = FlowObjective(head, DiMR(**settings.net), settings.losses)
-    data, optim, losses = (latents, states, vae), settings.optim, settings.losses
-    train, val, texts, other_texts = material.train, material.val, None, None
-    if settings.hold_out == "captions":
-        texts, other_texts = zip(*(held_out_captions(item, config.data) for item in latents.items), strict=True)
-        train, val = range(len(texts)), [i for i, captions in enumerate(other_texts) if captions]
-    batches = FlowBatches(*data, train, settings, config.seed, captions=texts)
-    asked = replace(settings, token_dropout=0.0, losses=replace(losses, null=0.0))  # as users ask
-    count = min(optim.batch, len(val))
-    held_out = FlowBatches(*data, val, asked, config.seed + 1, batch=count, captions=other_texts)
+class Pairs:
+    """Texts and pictures for the stages that need both: the text head, the batches, those held out."""
+
+    def __init__(self, config: Config, material: Material):
+        settings, self.seed = config.flow, config.seed
+        self.vae, self.encoder = material.vae(), load_text_encoder(settings.encoder, tokens=settings.tokens)
+        self.latents = material.latents(self.vae)
+        self.states = material.states(self.encoder, self.latents)
+        self.shape = (self.vae.channels, *self.latents.moments.shape[2:])
+        kind = {"transformer": TextHead, "linear": LinearHead}[settings.head_kind]
+        self.head = kind(width=self.encoder.dim, tokens=self.encoder.tokens, latent_shape=self.shape, **settings.head)
+        material.begin(text_head=self.head)
+        self.train, self.val, self.told, self.asked = material.train, material.val, None, None
+        if settings.hold_out == "captions":
+            parts = (held_out_captions(item, config.data) for item in self.latents.items)
+            self.told, self.asked = zip(*parts, strict=True)
+            self.train, self.val = range(len(self.told)), [i for i, captions in enumerate(self.asked) if captions]
+
+    def batches(self, settings: Flow) -> tuple[FlowBatches, FlowBatches]:
+        """To train on, and held out: those as users ask, nothing dropped."""
+        data = self.latents, self.states, self.vae
+        plain = replace(settings, token_dropout=0.0, losses=replace(settings.losses, null=0.0))
+        count = min(settings.optim.batch, len(self.val))
+        return (
+            FlowBatches(*data, self.train, settings, self.seed, captions=self.told),
+            FlowBatches(*data, self.val, plain, self.seed + 1, batch=count, captions=self.asked),
+        )
+
+    def nearest(self, z: Tensor, items: Tensor, turn: float = 0.0) -> float:
+        """Share of the latents whose nearest picture of all is their own: figures of the field do not tell."""
+        means = turned(self.vae.mode(self.latents.moments), turn)
+        return (torch.cdist(z.to(means).flatten(1), means.flatten(1)).argmin(1) == items).float().mean().item()
+
+
+def head_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.Module], Path]]:
+    """Trains the text head alone, by ``anchor``, ``match`` and the KL; leaves it for the stage ``flow`` to keep.
+
+    Where the flow does not move the head (``detach``) that is the same training, and a step costs a sixth.
+    """
+    pairs, settings = Pairs(config, material), config.flow
+    losses, optim = settings.losses, settings.head_optim
+    batches, held_out = pairs.batches(replace(settings, optim=optim))
 
     def validate(objective: nn.Module) -> dict[str, float]:
-        batch = held_out(0)
+        batch = _beside(objective, held_out(0))
+        mu = objective.text_head(batch["states"], batch["mask"])[0][: len(batch["z1"])]
+        found = {"val/nearest": pairs.nearest(mu, held_out.order(0), losses.turn)}
+        return _validated(objective, held_out, pairs.val) | found
+
+    def draw(objective: nn.Module, path: Path) -> None:
+        captions = [held_out.texts[i][0] for i in pairs.val[:PICTURES]]
+        mu, _ = objective.text_head(**_beside(objective, dict(zip(("states", "mask"), pairs.states.rows(captions)))))
+        save_grid(pairs.vae.decode(turned(mu, -losses.turn).to(pairs.vae.device)), captions, path)
+
+    def finish(objective: nn.Module) -> Path:
+        objective.text_head.save_pretrained(material.folder / "head" / "result")
+        return material.folder / "head" / "result"
+
+    chosen = {name: getattr(losses, name) for name in ("kl", "anchor", "match")}
+    weights = Weigher(chosen, optim.steps, replace(losses, weighting="constant"))
+    objective = HeadObjective(pairs.head, losses)
+    heads = metrics.default_heads(objective)
+    return Stage("head", objective, batches, optim, weights, heads, validate, draw), finish
+
+
+def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.Module], Path]]:
+    """Trains the velocity network and, where no stage ``head`` has done so, the text head; leaves a pipeline."""
+    pairs, settings, optim = Pairs(config, material), config.flow, config.flow.optim
+    head, vae, val = pairs.head, pairs.vae, pairs.val
+    finished = material.folder / "head" / "result"
+    if finished.is_dir():
+        ready = type(head).from_pretrained(finished)
+        if other := _differing(ready, head):
+            raise ValueError(f"the head in {finished} has {other}, and flow.head not: train stage head again elsewhere")
+        head.load_state_dict(ready.state_dict())
+        head.requires_grad_(False)
+        settings = replace(settings, losses=replace(settings.losses, kl=0.0, anchor=0.0, match=0.0, others=0))
+    losses = settings.losses
+    objective = FlowObjective(head, DiMR(**settings.net), losses)
+    material.begin(velocity_net=objective.velocity_net)
+    batches, held_out = pairs.batches(settings)
+
+    def validate(objective: nn.Module) -> dict[str, float]:
+        batch = _beside(objective, held_out(0))
         made = objective(**batch).made
         ends = objective.velocity, made["noise"], made["x_0"]
         found = _validated(objective, held_out, val) | metrics.endpoint(*ends)
-        found["val/nearest"] = nearest(integrated(objective, made["noise"]).x, held_out.order(0))
+        found["val/nearest"] = pairs.nearest(integrated(objective, made["noise"]).x, held_out.order(0))
         return found | metrics.condition(*ends, batch["t"], generator=drawn(config.seed, 5))
-
-    def nearest(z: Tensor, items: Tensor) -> float:
-        """Share of the latents whose nearest picture of all is their own: figures of the field do not tell."""
-        means = vae.mode(latents.moments)
-        return (torch.cdist(z.flatten(1), means.flatten(1)).argmin(1) == items).float().mean().item()
 
     def drawn_from(objective: nn.Module) -> tuple[Sample, list[str]]:
         captions = [held_out.texts[i][0] for i in val[:PICTURES]]
-        return generate(objective, *states.rows(captions), seed=config.seed), captions
+        texts = _beside(objective, dict(zip(("states", "mask"), pairs.states.rows(captions))))
+        return generate(objective, **texts, seed=config.seed), captions
 
     def draw(objective: nn.Module, path: Path) -> None:
         ended, captions = drawn_from(objective)
-        save_grid(vae.decode(ended.x), captions, path)
+        save_grid(vae.decode(ended.x.to(vae.device)), captions, path)
 
     def finish(objective: nn.Module) -> Path:
         drawn_from(objective)[0].trace.to_jsonl(material.folder / "flow" / "trace.jsonl")  # for fmpipe report
-        pipe = FlowPipeline(encoder, objective.text_head, objective.velocity_net, vae)
+        known = config.data.source if config.data.source in REBUILT and not config.data.path else None
+        pipe = FlowPipeline(pairs.encoder, objective.text_head, objective.velocity_net, vae, source=known)
         pipe.save_pretrained(material.folder / "pipeline")
         return material.folder / "pipeline"
 
     chosen = {name: getattr(losses, name) for name in ("flow", "kl", "contrastive", "dino", "norm", "anchor", "match")}
     heads = metrics.default_heads(objective)
+    if finished.is_dir():
+        del heads["z_head"]
     weights = Weigher(chosen, optim.steps, losses)
     alike = {  # only runs that are alike in these can be compared
         "run/vae_digest": weights_sha256(vae),
         "run/resolution": str(config.data.size),
-        "run/latent_size": "x".join(map(str, shape)),
+        "run/latent_size": "x".join(map(str, pairs.shape)),
         "run/scale": f"{vae.config.scaling_factor:g}",
     }
     return Stage("flow", objective, batches, optim, weights, heads, validate, draw, losses.alarm, alike), finish
@@ -179,9 +267,9 @@ def diffusion_stage(config: Config, material: Material) -> tuple[Stage, Callable
         return _validated(objective, held_out, material.val)
 
     def draw(objective: nn.Module, path: Path) -> None:
-        batch = held_out(0)
+        batch = _beside(objective, held_out(0))
         order = batch["steps"].argsort()[:: max(1, len(batch["steps"]) // PICTURES)][:PICTURES]
-        pixels = vae.decode(objective(**batch).made["predicted_x0"][order])
+        pixels = vae.decode(objective(**batch).made["predicted_x0"][order].to(vae.device))
         save_grid(pixels, [f"from step {k}" for k in batch["steps"][order].tolist()], path)
 
     def finish(objective: nn.Module) -> Path:
@@ -201,7 +289,7 @@ def held_out_captions(item: dict, data: Data) -> tuple[list[str], list[str]]:
     return [first, *(rest[i] for i in train)], [rest[i] for i in val]
 
 
-STAGES = {"vae": vae_stage, "flow": flow_stage, "diffusion": diffusion_stage}
+STAGES = {"vae": vae_stage, "head": head_stage, "flow": flow_stage, "diffusion": diffusion_stage}
 
 
 @torch.no_grad()
@@ -224,11 +312,23 @@ def save_grid(pixels: Tensor, captions: Sequence[str], path: Path) -> None:
     sheet([to_image(x) for x in pixels], captions, PICTURES).save(path)
 
 
+def _differing(a: nn.Module, b: nn.Module) -> str:
+    """The arguments of a that are not b's, and that its weights do not show; dropout is of training alone."""
+    mine, other = ({k: str(v) for k, v in to_dict(dict(x.config)).items() if k[0] != "_"} for x in (a, b))
+    return ", ".join(f"{k} {v}" for k, v in mine.items() if k != "dropout" and other.get(k) != v)
+
+
+def _beside(objective: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A batch where the objective is."""
+    device = next(objective.parameters()).device
+    return {name: x.to(device) for name, x in batch.items()}
+
+
 def _validated(objective: nn.Module, batches: Callable, items: Sequence[int]) -> dict[str, float]:
     """The losses and the flow's statistics under ``val/``, means over a few fixed batches."""
     rows = []
     for k in range(min(VAL_BATCHES, max(1, len(items) // batches.order.batch))):
-        outcome = objective(**batches(k))
+        outcome = objective(**_beside(objective, batches(k)))
         row = {f"loss/{name}": loss.item() for name, loss in outcome.losses.items()}
         row |= {name: x.item() for name, x in outcome.figures.items() if not name.startswith("scale/")}
         if outcome.stats:

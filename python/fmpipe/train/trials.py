@@ -40,7 +40,9 @@ def ablate(config: Config, *, steps: int = ABLATION_STEPS, shown: Shown | None =
 def _trial(config: Config, name: str, steps: int | None = None) -> Config:
     """The flow stage alone, in a folder of its own, with the run's autoencoder; logged and validated often."""
     trial = copy.deepcopy(config)
-    trial.vae.path = config.vae.path or str(Path(config.out) / "vae" / "result")
+    own = Path(config.out) / "vae" / "result"
+    if not config.vae.path and (own.is_dir() or not config.start):
+        trial.vae.path = str(own)
     trial.out, trial.stages = str(Path(config.out) / name), ["flow"]
     trial.flow.optim.steps = steps or trial.flow.optim.steps
     often = max(1, trial.flow.optim.steps // 20)

@@ -13,7 +13,7 @@ from fmpipe.diagnose.checks.ablation import (
 from fmpipe.diagnose.checks.autoencoder import latent_is_sample, scale_contract, vae_eval, vae_round_trip
 from fmpipe.diagnose.checks.data import image_range, pairing, same_augmentation, text_path, time_embedding
 from fmpipe.diagnose.checks.flow import condition_use, one_step, scale, target_definition
-from fmpipe.diagnose.checks.sampling import endpoint, leak, probes, shooting, teacher_euler
+from fmpipe.diagnose.checks.sampling import endpoint, latent_scale, leak, probes, shooting, teacher_euler
 from fmpipe.diagnose.checks.training import (
     dino,
     gradient_path,
@@ -28,7 +28,7 @@ CHECKS = {
     for check in (
         *(vae_round_trip, scale_contract, latent_is_sample, vae_eval),
         *(image_range, same_augmentation, pairing, text_path, time_embedding),
-        *(scale, one_step, target_definition, condition_use),
+        *(scale, latent_scale, one_step, target_definition, condition_use),
         *(shooting, teacher_euler, endpoint, leak, probes),
         *(gradient_path, kl, dino, gradient_shares, update_ratios, loss_magnitudes, overflow),
         *(overfit, ablation_only_flow, ablation_kl_off, ablation_condition_shuffled),

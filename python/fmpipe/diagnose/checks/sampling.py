@@ -138,6 +138,57 @@ def judge_shooting(
 
 
 @torch.no_grad()
+def latent_scale(
+    velocity: Velocity, x0: Tensor, x1: Tensor, steps: int = 20, *, overrides: Overrides = None
+) -> Verdict:
+    """``E|x1| / E|z_end|`` and the mean ``cos(z_end, x1)``, z_end carried from x0 by the field: of pairs."""
+    check_ends("latent_scale", x0, x1)
+    end = sample(velocity, x0, midpoint(steps), trace=Trace(nonfinite="continue")).x
+    start, wanted, got = (x.flatten(1).double() for x in (x0, x1, end))
+    cos = torch.cosine_similarity(got, wanted, dim=1).mean().item()
+    left = math.nan
+    if got.isfinite().all() and wanted.isfinite().all():  # z_end = a x1 + b x0 as nearly as can be: b
+        left = torch.linalg.lstsq(torch.stack([wanted, start], -1).flatten(0, 1), got.reshape(-1, 1)).solution[1].item()
+    norms = (x.norm(dim=1).mean().item() for x in (wanted, got))
+    return judge_latent_scale(*norms, cos, left, overrides=overrides)
+
+
+def judge_latent_scale(x1: float, end: float, cos: float, left: float = 0.0, *, overrides: Overrides = None) -> Verdict:
+    """x1: mean 2-norm of the autoencoder's latents; end: of where the flow ends; cos: of the two.
+
+    left: how much of x0 is left in the end, or taken away too much. Fails where they point alike, nothing is left, and
+    one is ``latent/apart`` times the other. Else nothing can be told.
+    """
+    limit = limits(overrides)
+    most, alike, much = limit["latent/apart"], limit["latent/alike"], limit["latent/left"]
+    values = {"E|x1|": x1, "E|z_end|": end, "cos": cos, "x0 left": left}
+    threshold = (
+        f"where cos(z_end, x1) is at least {alike:g} and at most {much:g} of x0 is left, neither of E|x1|, E|z_end| is "
+        f"{most:g} times the other"
+    )
+    experience = (
+        "A flow learns the latents it is given. Doubling the scale factor of a finished model's autoencoder leaves its "
+        "round trip perfect, and every picture pale: decode divides what the flow made by twice too much."
+    )
+    if nonfinite(values):
+        return not_finite("latent_scale", values, threshold, experience)
+    said = f"E|x1| = {x1:.4g}, the flow's own ends have {end:.4g}, cos {cos:.3g}"
+    if cos < alike or abs(left) > much:
+        return skipped("latent_scale", f"{said}, {left:.2g} of x0 left: it does not end at x1, and lengths say nothing")
+    ratio = values["ratio"] = x1 / end if end > 0 else math.inf
+    if 1 / most <= ratio <= most:
+        return Verdict("latent_scale", "pass", values, threshold, f"{said}: one scale.", "", experience)
+    meaning = (
+        f"{said}: right but for their length. The autoencoder's latents are {ratio:.3g} times those of the training."
+    )
+    advice = (
+        f"The autoencoder is not scaled as in training: divide its scaling_factor by {ratio:.3g} (or multiply "
+        f"latents_std), or take the one of the training. Until then the other checks of the field mislead."
+    )
+    return Verdict("latent_scale", "fail", values, threshold, meaning, advice, experience)
+
+
+@torch.no_grad()
 def teacher_euler(
     x0: Tensor,
     x1: Tensor,

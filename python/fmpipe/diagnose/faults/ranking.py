@@ -7,18 +7,19 @@ from fmpipe.diagnose.faults.planting import Evidence, verdicts
 from fmpipe.diagnose.report import Hypothesis, judge, read
 from fmpipe.diagnose.verdict import THRESHOLDS, Verdict
 
-_FIELD = "E G B scale_contract latent_is_sample target_definition gradient_path/leak pairing text_path"
+_FIELD = "E G B scale_contract latent_scale latent_is_sample target_definition gradient_path/leak pairing text_path"
 # What would explain a check that fails, or a finding of a hypothesis: checks by name, hypotheses by letter. Among
 # themselves hypotheses say it (Hypothesis.causes). The order is that in which several root causes are named.
 CAUSES = {
     "vae_eval": "",
     "image_range": "",
     "scale_contract": "",
+    "latent_scale": "scale_contract latent_is_sample E G I",
     "latent_is_sample": "scale_contract",
     "vae_round_trip": "scale_contract latent_is_sample image_range",
     "text_path": "E G",
     "pairing": "text_path E G I scale_contract latent_is_sample target_definition B gradient_shares",
-    "target_definition": "text_path E G scale_contract latent_is_sample I",
+    "target_definition": "text_path E G scale_contract latent_scale latent_is_sample I",
     "gradient_path/leak": "E",
     "gradient_path/clamp": "I E gradient_path/leak",
     "dino": "E",

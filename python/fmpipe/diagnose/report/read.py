@@ -17,7 +17,7 @@ from fmpipe.diagnose.report.stats import RunStats, SamplingTrace
 from fmpipe.diagnose.verdict import Verdict
 
 BLOCK = 16 << 20  # bytes parsed at a time: what a log needs of memory is this, some times over, and its numbers
-STAGES = ("flow", "diffusion", "vae")  # the main one first
+STAGES = ("flow", "diffusion", "head", "vae")  # the main one first
 _BARE = re.compile(rb"([:\[,]\s*)(NaN|-?Infinity)(?=\s*[,\]}])")
 _STEP = re.compile(r"step\s*(\d+): \|x\|=(\S+?), \|v\|=(\S+?), dt=(\S+)")
 
