@@ -32,7 +32,7 @@ def check(
     ] = None,
     captions: Annotated[Path | None, typer.Option(help="their captions: .jsonl, or .txt with one a line")] = None,
     log: Annotated[Path | None, typer.Option(help="a training run's folder or log.jsonl")] = None,
-    n: Annotated[int, typer.Option(min=1, help="at most so many pictures")] = 16,
+    n: Annotated[int, typer.Option(min=1, help="at most so many pictures")] = 8,
     steps: Steps = 25,
     seed: Seed = 0,
     limit: Annotated[list[str] | None, typer.Option("--set", help="a threshold, as one_step/cos=0.4")] = None,

@@ -163,6 +163,12 @@ class Pairs:
             FlowBatches(*data, self.val, plain, self.seed + 1, batch=count, captions=self.asked),
         )
 
+    def first(self, held_out: FlowBatches, objective: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
+        """States and mask, where the objective is, of the first captions held out; and the captions."""
+        captions = [held_out.texts[i][0] for i in self.val[:PICTURES]]
+        states, mask = self.states.rows(captions)
+        return _beside(objective, {"states": states, "mask": mask}), captions
+
     def nearest(self, z: Tensor, items: Tensor, turn: float = 0.0) -> float:
         """Share of the latents whose nearest picture of all is their own: figures of the field do not tell."""
         means = turned(self.vae.mode(self.latents.moments), turn)
@@ -185,8 +191,8 @@ def head_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
         return _validated(objective, held_out, pairs.val) | found
 
     def draw(objective: nn.Module, path: Path) -> None:
-        captions = [held_out.texts[i][0] for i in pairs.val[:PICTURES]]
-        mu, _ = objective.text_head(**_beside(objective, dict(zip(("states", "mask"), pairs.states.rows(captions)))))
+        texts, captions = pairs.first(held_out, objective)
+        mu, _ = objective.text_head(**texts)
         save_grid(pairs.vae.decode(turned(mu, -losses.turn).to(pairs.vae.device)), captions, path)
 
     def finish(objective: nn.Module) -> Path:
@@ -226,8 +232,7 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
         return found | metrics.condition(*ends, batch["t"], generator=drawn(config.seed, 5))
 
     def drawn_from(objective: nn.Module) -> tuple[Sample, list[str]]:
-        captions = [held_out.texts[i][0] for i in val[:PICTURES]]
-        texts = _beside(objective, dict(zip(("states", "mask"), pairs.states.rows(captions))))
+        texts, captions = pairs.first(held_out, objective)
         return generate(objective, **texts, seed=config.seed), captions
 
     def draw(objective: nn.Module, path: Path) -> None:

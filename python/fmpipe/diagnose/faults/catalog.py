@@ -130,6 +130,13 @@ def slow(evidence: Evidence) -> None:
     evidence.pipe.velocity = lambda *args, **options: GAIN * right(*args, **options)
 
 
+def other_scale(evidence: Evidence) -> None:
+    """sample() and decode() agree, but not with the training."""
+    vae = evidence.pipe.vae
+    vae.register_to_config(scaling_factor=2 * vae.config.scaling_factor)
+    evidence.z1 = 2 * evidence.z1
+
+
 def wrong_slope(evidence: Evidence) -> None:
     """alpha = 1 - t, and alpha' / alpha = -1 / (1 - t) multiplied in where alpha' belongs."""
     right = evidence.pipe.velocity
@@ -148,6 +155,12 @@ FAULTS = (
         "VAE scale doubled", "the scale factor is applied twice", ("scale_contract",), training=rescaled(lambda s: s)
     ),
     Fault("VAE scale missing", "it is not applied", ("scale_contract",), training=rescaled(lambda s: 1 / s)),
+    Fault(
+        "VAE scale changed",
+        "the factor in its config is doubled after training",
+        ("latent_scale",),
+        sampling=other_scale,
+    ),
     Fault("raw moments", "z1 is the moments' mean, unscaled", ("latent_is_sample",), training=raw_moments),
     Fault(
         "epsilon target",
