@@ -75,7 +75,7 @@ page-check: setup  ## the pages of generate, check and report in headless Chromi
 test-sharded: setup  ## FSDP2 in two gloo processes, alone and with one thread
 	OMP_NUM_THREADS=1 timeout 600 $(BIN)/python -m pytest $(SHARDED)
 
-train-check: setup  ## train the preset shapes-tiny and ask it for colours (a minute and a half)
+train-check: setup  ## train the preset shapes-tiny and ask it for colours (a minute)
 	$(BIN)/python tests/shapes_tiny.py
 
 crash-test: setup  ## kill processes that save, and that train, 300 times each; what is resumed must equal the uncut run

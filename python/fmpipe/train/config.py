@@ -185,10 +185,11 @@ def _stages(dims: tuple[int, int], hidden: tuple[int, int], blocks: tuple[int, i
 
 
 def shapes_tiny() -> Config:
-    """Somewhat more than a minute of one core: 16 px, latents of 4 × 8 × 8.
+    """A minute: 16 px, latents of 4 × 8 × 8.
 
-    The autoencoder learns colours last, and by the number of its steps, so these are many and small. With match 47 of
-    48 asked colours came out right, without 44: one seed each, on the prompts the recipe was chosen by.
+    The autoencoder learns colours last, and by the number of its steps, so these are many and small: after 700 it gives
+    94 % of the scenes their colour back (thin green shapes come out black), after 900 99 %. The flow then draws 44 or
+    45 of 48 asked colours, on the prompts the recipe was chosen by.
     """
     return Config(
         out="runs/shapes-tiny",
@@ -198,15 +199,15 @@ def shapes_tiny() -> Config:
             l1=0.0,
             mse=10.0,
             kl=1e-3,
-            optim=Optim(steps=800, batch=8, lr=3e-3, weight_decay=0.0, betas=(0.8, 0.95), ema=0.98),
+            optim=Optim(steps=900, batch=8, lr=3e-3, weight_decay=0.0, betas=(0.8, 0.95), ema=0.98),
         ),
         flow=Flow(
             tokens=12,
             head_kind="linear",
             head={"hidden": 512, "pooled": True, "std_range": [0.3, 0.4]},
-            net={"stage_configs": _stages((64, 32), (128, 64), (5, 3), grid=4)},
+            net={"stage_configs": _stages((64, 32), (128, 64), (3, 3), grid=4)},
             losses=Losses(kl=1e-3, anchor=1.0, match=1.0, others=128, detach=True, t="early", null=0.0),
-            optim=Optim(steps=650, batch=32, lr=4e-3, ema=0.99),
+            optim=Optim(steps=520, batch=32, lr=4e-3, ema=0.99),
         ),
         every=Every(log=50, validate=250, save=250, sample=250),
     )
