@@ -35,6 +35,7 @@ ALLOWED = {
     "fmpipe.diagnose": ("fmkernels", "fmpipe.models"),
     "fmpipe.data": ("fmpipe.vae", "fmpipe.text"),
     "fmpipe.train": (
+        "fmpipe.bundled",
         "fmkernels",
         "fmpipe.data",
         "fmpipe.diagnose",
