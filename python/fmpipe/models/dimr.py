@@ -112,13 +112,11 @@ class Attention(nn.Module):
         self.qk_norm = QKNorm(config.heads) if rope else None
 
     def forward(self, y: Tensor, grid: tuple[int, int]) -> Tensor:
-        rows = self.query_key_value(y.flatten(0, 1))  # as rows: every axis more is a view each way for autograd
-        q, k, v = rows.view(*y.shape[:2], 3, self.heads, y.shape[-1] // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = self.query_key_value(y).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if self.pos_emb is not None:
             rotation = self.pos_emb.rotation(*grid)
             q, k = (self.pos_emb.rotate(self.qk_norm(z), rotation) for z in (q, k))
-        rows = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, y.shape[-1])
-        return self.dense(rows).view(y.shape)
+        return self.dense(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
 class GatedMLP(nn.Module):
@@ -132,8 +130,7 @@ class GatedMLP(nn.Module):
         self.w2 = nn.Linear(config.hidden, config.dim)
 
     def forward(self, y: Tensor) -> Tensor:
-        rows = y.flatten(0, -2)
-        return self.w2(gelu_mul(self.w0(rows), self.w1(rows))).view(y.shape)
+        return self.w2(gelu_mul(self.w0(y), self.w1(y)))
 
 
 class TransformerBlock(nn.Module):
