@@ -66,7 +66,7 @@ class NoNorm(torch.nn.Module):
 
 def without_norms(model):
     """The network with its norms and their parameters gone, but for those of upsampling: products, attention,
-    convolutions, activations, and torch's own work for them. No norm, however fast, makes a training step faster."""
+    convolutions, activations, and torch's own work for them: what a training step takes if norms cost nothing."""
     model = copy.deepcopy(model)
     for stage in model.stages:
         stage.output_layer[0] = NoNorm()

@@ -75,8 +75,7 @@ class FlowObjective(nn.Module):
         and ``rows`` (B,) says which of them the batch has.
         """
         config, net, ends = self.config, self.velocity_net, z1 if ends is None else ends
-        means, logvar = (x.float() for x in self.text_head(states, mask))
-        mu, logvar = (means, logvar) if rows is None else (means[rows], logvar[rows])
+        means, mu, logvar = _moments(self.text_head, states, mask, rows)
         z0, kl, head_stats = reparameterize(mu, logvar, eps=eps)
         x_t, target = flow_pair(t, z0.detach() if config.detach else z0, ends)
         velocities = net.velocities(x_t, t, null=null) if isinstance(net, DiMR) else [net.velocity(x_t, t, null=null)]
@@ -158,13 +157,18 @@ class HeadObjective(nn.Module):
         **of_the_flow: Tensor,
     ) -> Outcome:
         """As FlowObjective's, which takes the same batches."""
-        means, logvar = (x.float() for x in self.text_head(states, mask))
-        mu, logvar = (means, logvar) if rows is None else (means[rows], logvar[rows])
+        means, mu, logvar = _moments(self.text_head, states, mask, rows)
         z0, kl, stats = reparameterize(mu, logvar, eps=eps)
         parts = _of_text(self.config, means, mu, logvar, kl, z1, candidates)
         return Outcome(parts, {"states": states, "mu": mu, "logvar": logvar, "noise": z0, "x_0": z1}, [stats])
 
     def after_step(self) -> None: ...
+
+
+def _moments(head: VariationalHead, states: Tensor, mask: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """means of all texts; mu and logvar of the batch's rows."""
+    means, logvar = (x.float() for x in head(states, mask))
+    return (means, means, logvar) if rows is None else (means, means[rows], logvar[rows])
 
 
 def _of_text(
