@@ -1,7 +1,11 @@
 // Gradients in C++ for the ops that stand between the products of a block: a training step calls them hundreds of
 // times, and there the Python way costs more than the kernels. The stable ABI has no autograd, so this object uses
 // ATen and is bound to the torch it was built with: fmkernels/backend.py loads it under that torch only, and
-// without it the same gradients run from Python (fmkernels/ops/norm.py, which has the formulas' reasons).
+// without it the same gradients run from Python (fmkernels/ops/norm.py, which has the formulas' reasons), and linear
+// is torch's own.
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -120,9 +124,74 @@ struct GeluMul : torch::autograd::Function<GeluMul> {
 
 Tensor gelu_mul(const Tensor& a, const OptTensor& b) { return GeluMul::apply(a, b); }
 
+// ---- linear ----
+// rows · weightᵀ + bias in plain PyTorch.
+Tensor product(const Tensor& rows, const Tensor& weight, const OptTensor& bias) {
+  return bias ? at::addmm(*bias, rows, weight.t()) : at::mm(rows, weight.t());
+}
+
+// The same by oneDNN where that is the faster of torch's two libraries: measured on an AMD with AVX-512, for large
+// products, operands dense or the transpose of dense (others take a path a hundred times slower).
+Tensor fast_product(const Tensor& rows, const Tensor& weight, const OptTensor& bias) {
+  static const auto run = op<Tensor(const Tensor&, const Tensor&, const OptTensor&, std::string_view,
+                                    c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>)>(
+      "mkldnn::_linear_pointwise");
+  static const bool faster = __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");
+  const bool plain = rows.is_contiguous() && (weight.is_contiguous() || weight.t().is_contiguous());
+  if (!faster || !plain || !rows.is_cpu() || rows.scalar_type() != at::kFloat || weight.scalar_type() != at::kFloat ||
+      rows.numel() * weight.size(0) < (1 << 24))
+    return product(rows, weight, bias);
+  return run.call(rows, weight, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+Tensor rows_of(const Tensor& x) { return x.dim() == 2 ? x : x.reshape({-1, x.size(-1)}); }
+
+Tensor linear_forward(const Tensor& x, const Tensor& weight, const OptTensor& bias) {
+  const Tensor y = fast_product(rows_of(x), weight, bias);
+  if (x.dim() == 2) return y;
+  at::DimVector sizes(x.sizes());
+  sizes.back() = weight.size(0);
+  return y.view(sizes);
+}
+
+// One node instead of torch's four (two views, a transpose, a product), which cost as much as a small product.
+struct Linear : torch::autograd::Function<Linear> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const OptTensor& bias) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    ctx->save_for_backward({x, weight});
+    ctx->saved_data["bias"] = bias.has_value();
+    return linear_forward(x, weight, bias);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &weight = saved[1], grad = rows_of(grads[0]);
+    const Below below;
+    Tensor to_x, to_weight, to_bias;
+    if (ctx->needs_input_grad(0))
+      to_x = (below.guard ? fast_product : product)(grad, weight.t(), std::nullopt).view(x.sizes());
+    if (ctx->needs_input_grad(1)) to_weight = at::mm(grad.t(), rows_of(x));
+    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) to_bias = grad.sum(0);
+    return {to_x, to_weight, to_bias};
+  }
+};
+
+Tensor linear_with_gradients(const Tensor& x, const Tensor& weight, const OptTensor& bias) {
+  return Linear::apply(x, weight, bias);
+}
+
 }  // namespace
+
+TORCH_LIBRARY_FRAGMENT(fmkernels, m) { m.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor"); }
+
+TORCH_LIBRARY_IMPL(fmkernels, CompositeExplicitAutograd, m) { m.impl("linear", &linear_forward); }
 
 TORCH_LIBRARY_IMPL(fmkernels, Autograd, m) {
   m.impl("td_norm", &td_norm);
   m.impl("gelu_mul", &gelu_mul);
+  m.impl("linear", &linear_with_gradients);
 }
+
+// Under autocast it is torch's own, which knows what to cast.
+TORCH_LIBRARY_IMPL(fmkernels, AutocastCPU, m) { m.impl("linear", &at::linear); }
+TORCH_LIBRARY_IMPL(fmkernels, AutocastCUDA, m) { m.impl("linear", &at::linear); }

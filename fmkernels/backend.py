@@ -199,6 +199,11 @@ def native_cpu() -> bool:
     return _forced in (None, "cpp") and not _loaded["cpp"]
 
 
+def gradients_in_cpp() -> bool:
+    """True if csrc/autograd.cpp is loaded, and nothing else was asked for."""
+    return _forced in (None, "cpp") and not _loaded["gradients in C++"]
+
+
 def eager_forced() -> bool:
     """True if eager was asked for: then autograd differentiates the plain formulas."""
     return _forced == "eager"

@@ -15,7 +15,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from fmkernels.ops import TdpGroup, _check, td_layer_norm, td_rms_norm, tdp_group
+from fmkernels.ops import TdpGroup, _check, linear, td_layer_norm, td_rms_norm, tdp_group
 
 FOUR = ("param0", "param1", "nodecay_weight", "nodecay_bias")
 SEEDS = "_fmkernels_seeds"  # in the __dict__ of a model that was seeded
@@ -264,6 +264,13 @@ class TimeDependentParameter(TimeDependent):
 
     def extra_repr(self) -> str:
         return f"{tuple(self.param0.shape)}"
+
+
+class Linear(nn.Linear):
+    """nn.Linear by :func:`fmkernels.linear`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
 
 
 class TDRMSNorm(nn.Module):

@@ -1,6 +1,7 @@
 """What users call: one module a family, the same stems as csrc, eager, tests and benchmarks."""
 
 from fmkernels.ops.head import HeadStats, reparameterize
+from fmkernels.ops.linear import linear
 from fmkernels.ops.norm import gelu_mul, td_layer_norm, td_rms_norm
 from fmkernels.ops.path import Dt_psi, VelocityStats, flow_loss, flow_pair, psi, velocity_stats
 from fmkernels.ops.step import euler_step_, multistep_step_
@@ -16,6 +17,7 @@ __all__ = [
     "flow_loss",
     "flow_pair",
     "gelu_mul",
+    "linear",
     "multistep_step_",
     "psi",
     "reparameterize",

@@ -15,7 +15,7 @@ from diffusers import ConfigMixin, ModelMixin
 from einops import rearrange
 from torch import Tensor, nn
 
-from fmkernels import TDLayerNorm, gelu_mul
+from fmkernels import Linear, TDLayerNorm, gelu_mul
 from fmkernels.nn import seed_time, time_dependent
 from fmpipe.models.layers import (
     NORMS,
@@ -106,8 +106,8 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.norm = NORMS[norm](config.dim)
-        self.query_key_value = nn.Linear(config.dim, 3 * config.dim, bias=False)
-        self.dense = nn.Linear(config.dim, config.dim)
+        self.query_key_value = Linear(config.dim, 3 * config.dim, bias=False)
+        self.dense = Linear(config.dim, config.dim)
         self.pos_emb = AxialRoPE(config.heads, config.dim // config.heads) if rope else None
         self.qk_norm = QKNorm(config.heads) if rope else None
 
@@ -125,9 +125,9 @@ class GatedMLP(nn.Module):
     def __init__(self, config: StageConfig, norm: str):
         super().__init__()
         self.norm = NORMS[norm](config.dim)
-        self.w0 = nn.Linear(config.dim, config.hidden)
-        self.w1 = nn.Linear(config.dim, config.hidden)
-        self.w2 = nn.Linear(config.hidden, config.dim)
+        self.w0 = Linear(config.dim, config.hidden)
+        self.w1 = Linear(config.dim, config.hidden)
+        self.w2 = Linear(config.hidden, config.dim)
 
     def forward(self, y: Tensor) -> Tensor:
         return self.w2(gelu_mul(self.w0(y), self.w1(y)))
@@ -185,7 +185,7 @@ class Upsample(nn.Module):
     def __init__(self, width: int, dim: int, ratio: int):
         super().__init__()
         self.ratio = ratio
-        self.kernel = nn.Linear(width, dim * ratio**2)
+        self.kernel = Linear(width, dim * ratio**2)
 
     def spread(self, y: Tensor, x: Tensor) -> Tensor:
         """x (B, H, W, dim) plus y (B, N, r², dim); tokens of y in front of the grid are left out."""

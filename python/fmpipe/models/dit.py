@@ -9,7 +9,7 @@ from diffusers.configuration_utils import register_to_config
 from einops import rearrange
 from torch import Tensor, nn
 
-from fmkernels import td_layer_norm
+from fmkernels import Linear, td_layer_norm
 from fmpipe.models.layers import check_dtype, check_positive, check_time_and_null
 
 FREQUENCIES = 128  # of the time features
@@ -25,7 +25,7 @@ class TimeEmbedding(nn.Module):
 
     def __init__(self, dim: int):
         super().__init__()
-        self.mlp = nn.Sequential(nn.Linear(2 * FREQUENCIES, dim), nn.SiLU(), nn.Linear(dim, dim))
+        self.mlp = nn.Sequential(Linear(2 * FREQUENCIES, dim), nn.SiLU(), Linear(dim, dim))
 
     def forward(self, t: Tensor) -> Tensor:
         frequencies = torch.exp(torch.arange(FREQUENCIES, device=t.device) * (-math.log(10000) / FREQUENCIES))
@@ -37,7 +37,7 @@ class Attention(nn.Module):
     def __init__(self, dim: int, heads: int):
         super().__init__()
         self.heads = heads
-        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.qkv, self.proj = Linear(dim, 3 * dim), Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -47,7 +47,7 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     def __init__(self, dim: int):
         super().__init__()
-        self.fc1, self.fc2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+        self.fc1, self.fc2 = Linear(dim, 4 * dim), Linear(4 * dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
@@ -59,7 +59,7 @@ class Block(nn.Module):
     def __init__(self, dim: int, heads: int):
         super().__init__()
         self.attn, self.mlp = Attention(dim, heads), MLP(dim)
-        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(dim, 6 * dim))
 
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         shift, scale, gate, shift_mlp, scale_mlp, gate_mlp = self.adaLN_modulation[1](c).chunk(6, dim=-1)
@@ -70,8 +70,8 @@ class Block(nn.Module):
 class FinalLayer(nn.Module):
     def __init__(self, dim: int, width: int):
         super().__init__()
-        self.linear = nn.Linear(dim, width)
-        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(dim, 2 * dim))
+        self.linear = Linear(dim, width)
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(dim, 2 * dim))
 
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         return self.linear(modulated_norm(x, *self.adaLN_modulation[1](c).chunk(2, dim=-1)))

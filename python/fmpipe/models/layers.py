@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fmkernels import TDLayerNorm, TDRMSNorm, td_rms_norm
+from fmkernels import Linear, TDLayerNorm, TDRMSNorm, td_rms_norm
 
 
 class RMSNorm(nn.Module):
@@ -29,7 +29,7 @@ class AdaRMSNorm(nn.Module):
 
     def __init__(self, dim: int):
         super().__init__()
-        self.linear = nn.Linear(dim, dim, bias=False)
+        self.linear = Linear(dim, dim, bias=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

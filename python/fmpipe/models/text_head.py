@@ -9,6 +9,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
+from fmkernels import Linear
 from fmpipe.models.layers import check_positive, reset
 
 DROPOUT = 0.1
@@ -37,7 +38,7 @@ class Attention(nn.Module):
     def __init__(self, dim: int, heads: int):
         super().__init__()
         self.heads = heads
-        self.W_Q, self.W_K, self.W_V, self.W_O = (nn.Linear(dim, dim) for _ in range(4))
+        self.W_Q, self.W_K, self.W_V, self.W_O = (Linear(dim, dim) for _ in range(4))
 
     def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
         """Where nothing is kept every score is the same, and the values are averaged: no NaN, as in the original."""
@@ -52,7 +53,7 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, dim: int, hidden: int):
         super().__init__()
-        self.ffn_1, self.ffn_2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+        self.ffn_1, self.ffn_2 = Linear(dim, hidden), Linear(hidden, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.ffn_2(F.dropout(F.relu(self.ffn_1(x)), DROPOUT, self.training))
@@ -65,7 +66,7 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.attn, self.feed_forward = Attention(dim, heads), FeedForward(dim, hidden)
         self.norm1, self.norm2 = StdNorm(dim), StdNorm(dim)
-        self.reduction = nn.Linear(dim, dim // 2) if reduce else None
+        self.reduction = Linear(dim, dim // 2) if reduce else None
 
     def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
         x = self.norm1(x + F.dropout(self.attn(x, keep), DROPOUT, self.training))
@@ -78,7 +79,7 @@ class Compressor(nn.Module):
 
     def __init__(self, width: int, dim: int):
         super().__init__()
-        self.fc1, self.ln_fc1, self.fc2 = nn.Linear(width, dim), nn.LayerNorm(dim), nn.Linear(dim, dim)
+        self.fc1, self.ln_fc1, self.fc2 = Linear(width, dim), nn.LayerNorm(dim), Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(F.relu(self.ln_fc1(self.fc1(x))))
@@ -90,8 +91,8 @@ class Adaptor(nn.Module):
     def __init__(self, width: int, channels: int):
         super().__init__()
         area = SIDE**2
-        self.fc1, self.ln_fc1 = nn.Linear(width, area), nn.LayerNorm(area)
-        self.fc2, self.ln_fc2 = nn.Linear(area, area), nn.LayerNorm(area)
+        self.fc1, self.ln_fc1 = Linear(width, area), nn.LayerNorm(area)
+        self.fc2, self.ln_fc2 = Linear(area, area), nn.LayerNorm(area)
         self.conv1, self.ln_conv1 = nn.Conv2d(1, 32, 3, padding=1), nn.LayerNorm([32, SIDE, SIDE])
         self.conv2, self.ln_conv2 = nn.Conv2d(32, 64, 3, padding=1), nn.LayerNorm([64, SIDE, SIDE])
         self.conv3 = nn.Conv2d(64, channels, 3, padding=1)
@@ -184,7 +185,7 @@ class TextHead(VariationalHead):
         flat = tokens * (dim >> reductions)
         self.gradient_checkpointing, self.adaptor, self.norm = False, None, None
         if moments <= LARGEST_LINEAR:
-            self.linear = nn.Linear(flat, moments)
+            self.linear = Linear(flat, moments)
             self.norm = StdNorm(moments) if last_norm else None
         elif moments % SIDE**2 or last_norm:
             raise ValueError(
@@ -231,11 +232,11 @@ class LinearHead(VariationalHead):
         if not 0 <= dropout < 1:
             raise ValueError(f"LinearHead: dropout must be in [0, 1), got {dropout!r}")
         self.layers = nn.Sequential(
-            nn.Linear(width if pooled else tokens * width, hidden),
+            Linear(width if pooled else tokens * width, hidden),
             nn.GELU(),
-            nn.Linear(hidden, hidden),
+            Linear(hidden, hidden),
             nn.GELU(),
-            nn.Linear(hidden, 2 * prod(latent_shape)),
+            Linear(hidden, 2 * prod(latent_shape)),
         )
         self.reset_parameters()
 

@@ -1,0 +1,93 @@
+"""fmkernels.linear against torch's own: values, gradients of both orders, and where it steps aside."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+import fmkernels as fk
+
+SHAPES = [(3,), (5, 3), (2, 4, 3), (2, 2, 3, 3), (0, 3), (2, 0, 3)]
+LARGE = (512, 256, 256)  # rows, in, out: 2^25 multiplications
+
+
+def inputs(shape, out, *, bias=True, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    x, weight, b = (
+        torch.randn(s, generator=generator, dtype=dtype) for s in (shape, (out, shape[-1]), (out,) if bias else (0,))
+    )
+    return [v.requires_grad_() for v in (x, weight)] + [b.requires_grad_() if bias else None]
+
+
+def gradients(function, leaves):
+    y = function(*leaves)
+    weights = torch.linspace(-1, 1, y.numel()).reshape(y.shape).to(y.dtype)
+    return y, torch.autograd.grad(y, [v for v in leaves if v is not None], weights)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equals_torch(shape, bias):
+    leaves = inputs(shape, 4, bias=bias)
+    torch.testing.assert_close(gradients(fk.linear, leaves), gradients(F.linear, leaves), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(2, 4, 32), LARGE[:2], (2, 256, 256)])
+def test_every_dtype_and_large_products(shape, dtype):
+    leaves = inputs(shape, LARGE[2], dtype=dtype)
+    tolerance = {torch.float32: 1e-4}.get(dtype, 5e-2)
+    got, expected = gradients(fk.linear, leaves), gradients(F.linear, leaves)
+    for a, b in zip((got[0], *got[1]), (expected[0], *expected[1]), strict=True):
+        assert a.dtype == dtype
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * float(b.detach().abs().max()))
+
+
+def test_operands_that_are_not_dense():
+    x, weight, bias = inputs((64, 256, 512), 1024, dtype=torch.float32)
+    views = x[..., ::2], weight[:, :256], bias
+    with torch.no_grad():
+        torch.testing.assert_close(fk.linear(*views)[1], F.linear(views[0][1], *views[1:]), rtol=1e-4, atol=1e-3)
+
+
+def test_one_node_where_torch_has_four():
+    x, weight, bias = inputs((2, 4, 3), 4)
+    y = fk.linear(x, weight, bias)
+    assert [type(f).__name__ for f, _ in y.grad_fn.next_functions] == ["AccumulateGrad"] * 3
+
+
+def test_second_derivatives():
+    assert torch.autograd.gradgradcheck(fk.linear, inputs((2, 4, 3), 4))
+
+
+def test_only_what_is_asked_for():
+    x, weight, bias = inputs((2, 4, 3), 4)
+    y = fk.linear(x.detach(), weight, bias.detach())
+    (grad,) = torch.autograd.grad(y.sum(), weight)
+    torch.testing.assert_close(grad, x.detach().sum((0, 1)).expand(4, 3))
+
+
+def test_in_autocast_it_is_torchs():
+    x, weight, bias = inputs((2, 32, 32), 32, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        got, expected = gradients(fk.linear, (x, weight, bias)), gradients(F.linear, (x, weight, bias))
+    assert got[0].dtype == torch.bfloat16
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def test_transforms_and_counters_see_plain_pytorch():
+    x, weight, bias = inputs(LARGE[:2], LARGE[2], dtype=torch.float32)
+    _, along = torch.func.jvp(lambda w: fk.linear(x, w, bias), (weight,), (torch.ones_like(weight),))
+    torch.testing.assert_close(along[:, 0], x.sum(1), rtol=1e-4, atol=1e-3)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        fk.linear(x, weight, bias)
+    assert counter.get_total_flops() == 2 * 512 * 256 * 256
+
+
+def test_the_module_is_a_linear():
+    ours, theirs = fk.Linear(3, 4), torch.nn.Linear(3, 4)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 5, 3)
+    torch.testing.assert_close(ours(x), theirs(x))
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        ours(torch.randn(2, 5))
