@@ -13,10 +13,12 @@ from accelerate import Accelerator
 from test_cli import run as command
 from test_pipeline import tiny_clip
 
+from fmpipe.diagnose.checks import ablation_kl_off
+from fmpipe.diagnose.examine import history_of
 from fmpipe.diagnose.log import read_log
 from fmpipe.models import DiMR
 from fmpipe.pipeline import FlowPipeline
-from fmpipe.train import checkpoint, settings
+from fmpipe.train import checkpoint, losses, settings, trials
 from fmpipe.train.config import PRESETS, Config, Every, Losses, shapes_tiny
 from fmpipe.train.loop import StoppedError
 from fmpipe.train.run import run
@@ -326,6 +328,21 @@ def test_steps_that_overflow_are_left_out(tiny, tmp_path, monkeypatch):
 def test_losses_that_contradict_each_other_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Losses(**arguments)
+
+
+@pytest.mark.filterwarnings("ignore:start")
+@pytest.mark.parametrize("reached", [True, False])
+def test_the_kl_is_seen_to_move_the_head(tiny, tmp_path, monkeypatch, reached):
+    """Of shapes-tiny, whose anchor and std_range hold what the KL would move; and not of a KL that has no gradient."""
+    if not reached:
+        plain = losses.kl_standard
+        monkeypatch.setattr(losses, "kl_standard", lambda *args: plain(*(x.detach() for x in args)))
+    quickly = ["every.validate=0", "every.save=0", "every.sample=0", "flow.optim.steps=40"]
+    left, histories = run(changed(tiny, tmp_path / "anchored", *quickly)), []
+    for trial in trials.kl_trials(changed(tiny, tmp_path), 40, str(left["flow"])):
+        run(settings.with_overrides(trial, quickly))
+        histories.append(history_of(read_log(f"{trial.out}/flow")))
+    assert ablation_kl_off(*histories).status == ("pass" if reached else "fail")
 
 
 def test_two_processes_have_the_losses_of_one(tiny, tmp_path):
