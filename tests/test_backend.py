@@ -118,6 +118,24 @@ assert check(lambda x, s: fk.td_rms_norm(x, s), (x, s))
 assert check(lambda x, s, r: fk.td_rms_norm(x, s, residual=r)[1], (x, s, r))
 assert check(lambda x, s, o: fk.td_layer_norm(list(x.split([1, 5], -1)), s, o), (x, s, o))
 assert check(fk.gelu_mul, (x, r)) and check(fk.gelu_mul, (x,))
+assert check(fk.linear, (x, torch.randn(4, 6, dtype=torch.float64, requires_grad=True)))
+
+fours = [tuple(torch.randn(n, dtype=d, requires_grad=True) for _ in range(4))
+         for n, d in (((5,), torch.float64), ((2, 3), torch.float64), ((7,), torch.float32))]
+times, leaves = torch.randn(3, dtype=torch.float64, requires_grad=True), [p for four in fours[:2] for p in four]
+assert check(lambda t, *_: tuple(fk.tdp_group(fours[:2], t)), (times, *leaves))
+first, second, third = fk.tdp_group(fours, times)
+second.sum().backward()
+assert fours[0][0].grad is None and fours[1][2].grad.shape == (2, 3)
+third.sum().backward()  # through the same node again
+assert fours[2][1].grad.dtype == torch.float32
+with torch.no_grad():
+    fours[0][3].add_(1)
+try:
+    first.sum().backward()
+    raise AssertionError("a parameter that was changed went unnoticed")
+except RuntimeError as error:
+    assert "changed in place between" in str(error)
 y = fk.td_rms_norm(x.float(), s.bfloat16(), o)
 y.sum().backward()
 print([n for n in ("td_norm", "gelu_mul", "tdp") if fk.backend.OPS[n].direct], s.grad.dtype, o.grad.dtype)

@@ -230,7 +230,7 @@ def tdp_group(group: TdpGroup | Params, times: Tensor, *, out: GroupBuffer | Non
     if out is not None:
         _check_buffer(group, times, out, grads)
     if grads and not _check.traced() and not backend.eager_forced():
-        return list(_Group.run(group, times))
+        return _with_gradients(group, times)
     if not grads and not _check.traced():
         flat = _evaluated(group, times, None if out is None else out.flat)
     elif out is None:
@@ -310,6 +310,18 @@ def _gradients(grad, lists, times, weight_offset):
     return *grads, to_times
 
 
+def _with_gradients(group, times):
+    """An output a parameter, by csrc/autograd.cpp, or by the function below where that is not loaded."""
+    flat = list(itertools.chain(*group.lists))
+    if not backend.gradients_in_cpp():
+        return list(_Group.run(group, times, flat))
+    try:
+        return torch.ops.fmkernels.tdp_group_parts.default._op(flat, times, group.weight_offset)
+    except Exception:
+        _check_group(*group.lists, times, group.weight_offset)
+        raise
+
+
 class _Group(torch.autograd.Function):
     """The op ``tdp_group`` for plain training, with an output a parameter.
 
@@ -318,9 +330,9 @@ class _Group(torch.autograd.Function):
     """
 
     @staticmethod
-    def run(group, times):
+    def run(group, times, flat):
         # Not _Group.apply, which first looks through all arguments for torch.func's wrappers: there are none.
-        return super(torch.autograd.Function, _Group).apply(group, times, *itertools.chain(*group.lists))
+        return super(torch.autograd.Function, _Group).apply(group, times, *flat)
 
     @staticmethod
     def forward(ctx, group, times, *flat):
