@@ -17,7 +17,8 @@ from harness import Bench
 from models import pair, plain_step, step
 
 LARGE, SMALL = "t2i_256px_clip_dimr", "small_dimr"
-PRODUCTS, ATTENTION = ("aten::linear", "aten::addmm_"), ("aten::scaled_dot_product_attention",)
+PRODUCTS = ("aten::linear", "fmkernels::linear", "aten::addmm_")
+ATTENTION = ("aten::scaled_dot_product_attention",)
 
 
 def compiled_blocks(plain):

@@ -3,6 +3,7 @@
 // ATen and is bound to the torch it was built with: fmkernels/backend.py loads it under that torch only, and
 // without it the same gradients run from Python (fmkernels/ops/norm.py, which has the formulas' reasons), and linear
 // is torch's own.
+#include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
@@ -209,6 +210,41 @@ std::vector<Tensor> tdp_group_parts(at::TensorList params, const Tensor& times, 
   return Group::apply(params, times, weight_offset);
 }
 
+// ---- depthwise ----
+struct Depthwise : torch::autograd::Function<Depthwise> {
+  static Tensor run(const Tensor& x, const Tensor& weight, const OptTensor& bias, bool turned) {
+    static const auto call = op<Tensor(const Tensor&, const Tensor&, const OptTensor&, bool)>("fmkernels::depthwise");
+    return call.call(x, weight, bias, turned);
+  }
+
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const OptTensor& bias) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    ctx->save_for_backward({x, weight});
+    ctx->saved_data["bias"] = bias.has_value();
+    return run(x, weight, bias, false);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    static const auto of_weight =
+        op<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, int64_t)>("fmkernels::depthwise_weight");
+    TORCH_CHECK(!at::GradMode::is_enabled(),
+                "fmkernels.depthwise has first derivatives only; for second ones use fmkernels.use_backend('eager')");
+    at::AutoDispatchBelowADInplaceOrView below;
+    const variable_list saved = ctx->get_saved_variables();
+    const bool has_bias = ctx->saved_data["bias"].toBool();
+    Tensor to_x, to_weight, to_bias;
+    if (ctx->needs_input_grad(0)) to_x = run(grads[0], saved[1], std::nullopt, true);
+    if (ctx->needs_input_grad(1) || (has_bias && ctx->needs_input_grad(2)))
+      std::tie(to_weight, to_bias) = of_weight.call(grads[0], saved[0], saved[1].size(-1));
+    return {to_x, to_weight, has_bias ? to_bias : Tensor()};
+  }
+};
+
+Tensor depthwise(const Tensor& x, const Tensor& weight, const OptTensor& bias, bool turned) {
+  TORCH_CHECK(!turned, "fmkernels: a turned depthwise convolution has no gradients");
+  return Depthwise::apply(x, weight, bias);
+}
+
 // ---- linear ----
 // rows · weightᵀ + bias in plain PyTorch.
 Tensor product(const Tensor& rows, const Tensor& weight, const OptTensor& bias) {
@@ -231,56 +267,83 @@ Tensor fast_product(const Tensor& rows, const Tensor& weight, const OptTensor& b
 
 Tensor rows_of(const Tensor& x) { return x.dim() == 2 ? x : x.reshape({-1, x.size(-1)}); }
 
-Tensor linear_forward(const Tensor& x, const Tensor& weight, const OptTensor& bias) {
-  const Tensor y = fast_product(rows_of(x), weight, bias);
-  if (x.dim() == 2) return y;
-  at::DimVector sizes(x.sizes());
+// weight's columns for each part of x.
+std::vector<Tensor> columns_of(const Tensor& weight, at::TensorList x) {
+  if (x.size() == 1) return {weight};
+  std::vector<Tensor> columns;
+  int64_t at = 0;
+  for (const Tensor& part : x) {
+    columns.push_back(weight.narrow(1, at, part.size(-1)));
+    at += part.size(-1);
+  }
+  TORCH_CHECK(at == weight.size(1), "linear: x is ", at, " wide, all parts together, and weight takes ", weight.size(1));
+  return columns;
+}
+
+Tensor linear_forward(at::TensorList x, const Tensor& weight, const OptTensor& bias) {
+  const std::vector<Tensor> columns = columns_of(weight, x);
+  Tensor y = fast_product(rows_of(x[0]), columns[0], bias);
+  for (size_t i = 1; i < x.size(); i++) y.addmm_(rows_of(x[i]), columns[i].t());
+  if (x[0].dim() == 2) return y;
+  at::DimVector sizes(x[0].sizes());
   sizes.back() = weight.size(0);
   return y.view(sizes);
 }
 
 // One node instead of torch's four (two views, a transpose, a product), which cost as much as a small product.
 struct Linear : torch::autograd::Function<Linear> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const OptTensor& bias) {
+  static Tensor forward(AutogradContext* ctx, at::TensorList x, const Tensor& weight, const OptTensor& bias) {
     at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({x, weight});
+    variable_list saved{weight};
+    saved.insert(saved.end(), x.begin(), x.end());
+    ctx->save_for_backward(std::move(saved));
     ctx->saved_data["bias"] = bias.has_value();
     return linear_forward(x, weight, bias);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const Tensor &x = saved[0], &weight = saved[1], grad = rows_of(grads[0]);
+    const at::TensorList x = at::TensorList(saved).slice(1);
+    const Tensor &weight = saved[0], grad = rows_of(grads[0]);
     const Below below;
-    Tensor to_x, to_weight, to_bias;
-    if (ctx->needs_input_grad(0))
-      to_x = (below.guard ? fast_product : product)(grad, weight.t(), std::nullopt).view(x.sizes());
-    if (ctx->needs_input_grad(1)) to_weight = at::mm(grad.t(), rows_of(x));
-    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) to_bias = grad.sum(0);
-    return {to_x, to_weight, to_bias};
+    const std::vector<Tensor> columns = columns_of(weight, x);
+    variable_list result(x.size() + 2);
+    for (size_t i = 0; i < x.size(); i++)
+      if (ctx->needs_input_grad(i))
+        result[i] = (below.guard ? fast_product : product)(grad, columns[i].t(), std::nullopt).view(x[i].sizes());
+    if (ctx->needs_input_grad(x.size())) {
+      variable_list parts;
+      for (const Tensor& part : x) parts.push_back(at::mm(grad.t(), rows_of(part)));
+      result[x.size()] = parts.size() == 1 ? parts[0] : at::cat(parts, 1);
+    }
+    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(x.size() + 1)) result[x.size() + 1] = grad.sum(0);
+    return result;
   }
 };
 
-Tensor linear_with_gradients(const Tensor& x, const Tensor& weight, const OptTensor& bias) {
+Tensor linear_with_gradients(at::TensorList x, const Tensor& weight, const OptTensor& bias) {
   return Linear::apply(x, weight, bias);
 }
 
-}  // namespace
-
-TORCH_LIBRARY_FRAGMENT(fmkernels, m) {
-  m.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
-  m.def("tdp_group_parts(Tensor[] params, Tensor times, float weight_offset) -> Tensor[]");
+// Under autocast it is torch's own, which knows what to cast.
+Tensor linear_cast(at::TensorList x, const Tensor& weight, const OptTensor& bias) {
+  const std::vector<Tensor> columns = columns_of(weight, x);
+  Tensor y = at::linear(x[0], columns[0], bias);
+  for (size_t i = 1; i < x.size(); i++) y = at::add(y, at::linear(x[i], columns[i]));
+  return y;
 }
+
+}  // namespace
 
 TORCH_LIBRARY_IMPL(fmkernels, CompositeExplicitAutograd, m) { m.impl("linear", &linear_forward); }
 
 TORCH_LIBRARY_IMPL(fmkernels, Autograd, m) {
   m.impl("td_norm", &td_norm);
   m.impl("gelu_mul", &gelu_mul);
+  m.impl("depthwise", &depthwise);
   m.impl("linear", &linear_with_gradients);
   m.impl("tdp_group_parts", &tdp_group_parts);
 }
 
-// Under autocast it is torch's own, which knows what to cast.
-TORCH_LIBRARY_IMPL(fmkernels, AutocastCPU, m) { m.impl("linear", &at::linear); }
-TORCH_LIBRARY_IMPL(fmkernels, AutocastCUDA, m) { m.impl("linear", &at::linear); }
+TORCH_LIBRARY_IMPL(fmkernels, AutocastCPU, m) { m.impl("linear", &linear_cast); }
+TORCH_LIBRARY_IMPL(fmkernels, AutocastCUDA, m) { m.impl("linear", &linear_cast); }

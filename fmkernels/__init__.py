@@ -13,7 +13,7 @@ backend.load_objects()
 from fmkernels.amx import bf16_safe  # noqa: E402
 from fmkernels.backend import explain, use_backend  # noqa: E402
 from fmkernels.flow import Schedule, Trace, sample  # noqa: E402
-from fmkernels.nn import Linear, TDLayerNorm, TDRMSNorm, TimeDependentParameter, TimeTable  # noqa: E402
+from fmkernels.nn import DepthwiseConv, Linear, TDLayerNorm, TDRMSNorm, TimeDependentParameter, TimeTable  # noqa: E402
 from fmkernels.ops import *  # noqa: E402, F403
 from fmkernels.ops import __all__ as _ops  # noqa: E402
 from fmkernels.patch import accelerate, restore  # noqa: E402
@@ -21,6 +21,7 @@ from fmkernels.patch import accelerate, restore  # noqa: E402
 __version__ = "0.1.0"
 __all__ = [
     *_ops,
+    "DepthwiseConv",
     "Linear",
     "Schedule",
     "TDLayerNorm",

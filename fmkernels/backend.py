@@ -22,7 +22,9 @@ from fmkernels.schema import NAMES, library
 BACKENDS = ("auto", "cpp", "cuda", "triton", "eager")
 _NO_GPU = "this torch has no GPU support: install a CUDA or ROCm build of it"
 _PACKAGE = Path(__file__).parent
-_CPU_ONLY = ("tdp_pin", "tdp_unpin", "tdp_pinned")  # a handle to parameters, which spares the dispatcher 684 tensors
+# A handle to parameters, which spares the dispatcher 684 tensors; and what torch is slow at on the CPU.
+_CPU_ONLY = ("tdp_pin", "tdp_unpin", "tdp_pinned", "depthwise", "depthwise_weight")
+_ABOVE_DEVICES = ("linear", "tdp_group_parts")  # of csrc/autograd.cpp
 
 _forced: str | None = None  # None is auto. Process-wide, as torch's own backend flags are.
 _changing = threading.RLock()
@@ -64,7 +66,7 @@ def _load(stem: str, key: str) -> str:
         torch.ops.load_library(str(files[0]))
     except (OSError, RuntimeError) as error:
         return f"{files[0].name} does not load: {error}"
-    elsewhere = ("tdp_unpin",) if key == "CPU" else _CPU_ONLY
+    elsewhere = (*_ABOVE_DEVICES, *(["tdp_unpin"] if key == "CPU" else _CPU_ONLY))
     missing = [name for name in NAMES if name not in elsewhere and not _has_kernel(name, key)]
     return f"{files[0].name} was built from other sources: no kernel for {', '.join(missing)}" if missing else ""
 

@@ -15,7 +15,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from fmkernels.ops import TdpGroup, _check, linear, td_layer_norm, td_rms_norm, tdp_group
+from fmkernels.ops import TdpGroup, _check, depthwise, linear, td_layer_norm, td_rms_norm, tdp_group
 
 FOUR = ("param0", "param1", "nodecay_weight", "nodecay_bias")
 SEEDS = "_fmkernels_seeds"  # in the __dict__ of a model that was seeded
@@ -271,6 +271,17 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
+
+
+class DepthwiseConv(nn.Conv2d):
+    """``nn.Conv2d(dim, dim, kernel, padding=kernel // 2, groups=dim)`` on a grid (B, H, W, dim), by
+    :func:`fmkernels.depthwise`."""
+
+    def __init__(self, dim: int, kernel: int):
+        super().__init__(dim, dim, kernel, padding=kernel // 2, groups=dim)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return depthwise(input, self.weight, self.bias)
 
 
 class TDRMSNorm(nn.Module):

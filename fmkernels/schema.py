@@ -2,7 +2,8 @@
 
 The ops exist whatever was built. ``csrc/cpu`` (and ``csrc/cuda``, ``fmkernels.triton``) register implementations
 for their device; ``fmkernels.eager`` serves every device nothing else does, meta tensors included.
-Rows: tdp, norm, path, step, head. An op with gradients has a ``*_backward``, itself an op.
+Rows: tdp, norm, path, step, head. An op with gradients has a ``*_backward``, itself an op. The last row is torch's own
+work done faster where ``_cpu`` and ``_autograd`` are; elsewhere torch does it.
 """
 
 import torch
@@ -37,6 +38,11 @@ step_(Tensor(a!) x, Tensor v, Tensor? v_prev, Tensor? v_uncond, float dt, Tensor
 
 reparameterize(Tensor mu, Tensor logvar, Tensor eps, float low, float high) -> (Tensor, Tensor, Tensor)
 reparameterize_backward(Tensor? grad_z, Tensor? grad_kl, Tensor mu, Tensor logvar, Tensor eps, float low, float high) -> (Tensor, Tensor)
+
+depthwise(Tensor x, Tensor weight, Tensor? bias, bool turned) -> Tensor
+depthwise_weight(Tensor grad, Tensor x, int kernel) -> (Tensor, Tensor)
+linear(Tensor[] x, Tensor weight, Tensor? bias) -> Tensor
+tdp_group_parts(Tensor[] params, Tensor times, float weight_offset) -> Tensor[]
 """  # noqa: E501
 
 library = torch.library.Library("fmkernels", "DEF")

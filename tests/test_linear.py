@@ -50,6 +50,30 @@ def test_operands_that_are_not_dense():
         torch.testing.assert_close(fk.linear(*views)[1], F.linear(views[0][1], *views[1:]), rtol=1e-4, atol=1e-3)
 
 
+def side_by_side(function, cut):
+    """x as a list of parts."""
+    return lambda x, weight, bias: function(list(x.split(cut, dim=-1)), weight, bias)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(5, 3), (2, 4, 3), (2, 2, 3, 3), (0, 3)])
+def test_a_list_is_taken_as_its_concatenation(shape, bias):
+    leaves = inputs(shape, 4, bias=bias)
+    expected = gradients(F.linear, leaves)
+    for cut in ([1, 2], [1, 1, 1], [3]):
+        torch.testing.assert_close(gradients(side_by_side(fk.linear, cut), leaves), expected, rtol=1e-12, atol=1e-12)
+    with torch.no_grad():
+        torch.testing.assert_close(side_by_side(fk.linear, [2, 1])(*leaves), expected[0].detach())
+    with fk.use_backend("eager"):
+        torch.testing.assert_close(gradients(side_by_side(fk.linear, [2, 1]), leaves), expected)
+
+
+def test_a_list_of_another_width():
+    _, weight, bias = inputs((5, 3), 4)
+    with pytest.raises(RuntimeError, match=r"2 wide.*weight takes 3"):
+        fk.linear([torch.randn(5, 1), torch.randn(5, 1)], weight.float(), bias.float())
+
+
 def test_one_node_where_torch_has_four():
     x, weight, bias = inputs((2, 4, 3), 4)
     y = fk.linear(x, weight, bias)
@@ -58,6 +82,7 @@ def test_one_node_where_torch_has_four():
 
 def test_second_derivatives():
     assert torch.autograd.gradgradcheck(fk.linear, inputs((2, 4, 3), 4))
+    assert torch.autograd.gradgradcheck(side_by_side(fk.linear, [1, 2]), inputs((2, 4, 3), 4))
 
 
 def test_only_what_is_asked_for():
@@ -73,6 +98,10 @@ def test_in_autocast_it_is_torchs():
         got, expected = gradients(fk.linear, (x, weight, bias)), gradients(F.linear, (x, weight, bias))
     assert got[0].dtype == torch.bfloat16
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = side_by_side(fk.linear, [8, 24])(x, weight, bias)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y, expected[0], rtol=2e-2, atol=2e-1)
 
 
 def test_transforms_and_counters_see_plain_pytorch():

@@ -1,5 +1,6 @@
 """What users call: one module a family, the same stems as csrc, eager, tests and benchmarks."""
 
+from fmkernels.ops.depthwise import depthwise
 from fmkernels.ops.head import HeadStats, reparameterize
 from fmkernels.ops.linear import linear
 from fmkernels.ops.norm import gelu_mul, td_layer_norm, td_rms_norm
@@ -12,6 +13,7 @@ __all__ = [
     "HeadStats",
     "TdpGroup",
     "VelocityStats",
+    "depthwise",
     "euler_step_",
     "exported_tdp",
     "flow_loss",

@@ -1,5 +1,7 @@
 """``F.linear`` with less around the product."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,18 +12,26 @@ from fmkernels.ops import _check
 LARGE = 1 << 24  # multiplications: from here on csrc/autograd.cpp may choose another library for the product
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor | Sequence[Tensor], weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``x @ weight.T + bias``: ``F.linear``, in training one node of the graph instead of four.
 
-    x: (..., in), weight: (out, in), bias: (out,). Large fp32 products on an AMD CPU with AVX-512 are made by oneDNN,
-    there 5 to 15 % faster than by MKL. Second derivatives are torch's. It is ``F.linear`` itself where that is as
-    fast (small products without gradients), under autocast, torch.compile and torch.func, in
+    x: (..., in), or a list of tensors taken as their concatenation on the last dimension, which is never made: each has
+    a product, into one sum. weight: (out, in), bias: (out,). Large fp32 products on an AMD CPU with AVX-512 are made by
+    oneDNN, there 5 to 15 % faster than by MKL. Second derivatives are torch's. It is ``F.linear`` itself where that is
+    as fast (small products without gradients), under autocast, torch.compile and torch.func, in
     ``use_backend("eager")``, and without the compiled gradients.
     """
+    parts = [x] if isinstance(x, Tensor) else x
     if (
-        (torch.is_grad_enabled() or x.numel() * weight.shape[0] >= LARGE)
+        (torch.is_grad_enabled() or parts[0].numel() * weight.shape[0] >= LARGE)
         and backend.gradients_in_cpp()
         and not _check.traced()
     ):
-        return torch.ops.fmkernels.linear.default._op(x, weight, bias)
-    return F.linear(x, weight, bias)
+        return torch.ops.fmkernels.linear.default._op(parts, weight, bias)
+    if len(parts) == 1:
+        return F.linear(parts[0], weight, bias)
+    columns = weight.split([part.shape[-1] for part in parts], dim=1)
+    y = F.linear(parts[0].flatten(0, -2), columns[0], bias)
+    for part, column in zip(parts[1:], columns[1:], strict=True):
+        y.addmm_(part.flatten(0, -2).to(y.dtype), column.t().to(y.dtype))
+    return y.view(*parts[0].shape[:-1], len(weight))

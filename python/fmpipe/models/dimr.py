@@ -15,7 +15,7 @@ from diffusers import ConfigMixin, ModelMixin
 from einops import rearrange
 from torch import Tensor, nn
 
-from fmkernels import Linear, TDLayerNorm, gelu_mul
+from fmkernels import DepthwiseConv, Linear, TDLayerNorm, gelu_mul, linear
 from fmkernels.nn import seed_time, time_dependent
 from fmpipe.models.layers import (
     NORMS,
@@ -157,12 +157,11 @@ class ConvNeXtBlock(nn.Module):
 
     def __init__(self, config: StageConfig, norm: str, rope: bool):
         super().__init__()
-        convolution = nn.Conv2d(config.dim, config.dim, config.kernel, padding=config.kernel // 2, groups=config.dim)
-        self.block1 = nn.Sequential(nn.Identity(), convolution)
+        self.block1 = nn.Sequential(nn.Identity(), DepthwiseConv(config.dim, config.kernel))
         self.block2 = GatedMLP(config, norm)
 
     def forward(self, x: Tensor, branch: None, grid: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-        y, summed = self.block2.norm(x, self.block1(x.movedim(-1, 1)).movedim(1, -1))
+        y, summed = self.block2.norm(x, self.block1(x))
         return x, summed, self.block2(y)
 
 
@@ -173,10 +172,7 @@ class SkipDense(nn.Linear):
         super().__init__(2 * dim, dim)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
-        of_x, of_skip = self.weight.chunk(2, dim=1)
-        y = F.linear(x.flatten(0, -2), of_x, self.bias)
-        y.addmm_(skip.flatten(0, -2).to(y.dtype), of_skip.t().to(y.dtype))
-        return y.view(x.shape).to(x.dtype)
+        return linear((x, skip), self.weight, self.bias).to(x.dtype)
 
 
 class Upsample(nn.Module):
