@@ -17,7 +17,7 @@ from harness import Bench
 from models import pair, plain_step, step
 
 LARGE, SMALL = "t2i_256px_clip_dimr", "small_dimr"
-PRODUCTS = ("aten::linear", "fmkernels::linear", "aten::addmm_")
+PRODUCTS = ("aten::linear", "fmkernels::linear")
 ATTENTION = ("aten::scaled_dot_product_attention",)
 
 

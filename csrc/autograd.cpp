@@ -3,10 +3,8 @@
 // ATen and is bound to the torch it was built with: fmkernels/backend.py loads it under that torch only, and
 // without it the same gradients run from Python (fmkernels/ops/norm.py, which has the formulas' reasons), and linear
 // is torch's own.
-#include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -178,7 +176,7 @@ struct Group : torch::autograd::Function<Group> {
     for (size_t i = 0; i < count; i++) {
       if (!grads[i].defined()) continue;
       which.push_back(i);
-      used.push_back(grads[i].dim() == 2 ? grads[i] : grads[i].reshape({times.size(0), -1}));
+      used.push_back(grads[i].dim() == 2 ? grads[i] : grads[i].reshape({times.size(0), inputs[i].numel()}));
       for (size_t j = 0; j < 4; j++) lists[j].push_back(inputs[j * count + i]);
     }
     if (used.empty()) return result;
@@ -229,8 +227,8 @@ struct Depthwise : torch::autograd::Function<Depthwise> {
         op<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, int64_t)>("fmkernels::depthwise_weight");
     TORCH_CHECK(!at::GradMode::is_enabled(),
                 "fmkernels.depthwise has first derivatives only; for second ones use fmkernels.use_backend('eager')");
+    const variable_list saved = ctx->get_saved_variables();  // may run a forward: before the guard
     at::AutoDispatchBelowADInplaceOrView below;
-    const variable_list saved = ctx->get_saved_variables();
     const bool has_bias = ctx->saved_data["bias"].toBool();
     Tensor to_x, to_weight, to_bias;
     if (ctx->needs_input_grad(0)) to_x = run(grads[0], saved[1], std::nullopt, true);
@@ -254,83 +252,106 @@ Tensor product(const Tensor& rows, const Tensor& weight, const OptTensor& bias) 
 // The same by oneDNN where that is the faster of torch's two libraries: measured on an AMD with AVX-512, for large
 // products, operands dense or the transpose of dense (others take a path a hundred times slower).
 Tensor fast_product(const Tensor& rows, const Tensor& weight, const OptTensor& bias) {
-  static const auto run = op<Tensor(const Tensor&, const Tensor&, const OptTensor&, std::string_view,
-                                    c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>)>(
-      "mkldnn::_linear_pointwise");
-  static const bool faster = __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");
+  static const auto schema = [] {
+#if defined(__x86_64__)
+    if (__builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f"))
+      return c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
+#endif
+    return std::optional<c10::OperatorHandle>();
+  }();
   const bool plain = rows.is_contiguous() && (weight.is_contiguous() || weight.t().is_contiguous());
-  if (!faster || !plain || !rows.is_cpu() || rows.scalar_type() != at::kFloat || weight.scalar_type() != at::kFloat ||
+  if (!schema || !plain || !rows.is_cpu() || rows.scalar_type() != at::kFloat || weight.scalar_type() != at::kFloat ||
       rows.numel() * weight.size(0) < (1 << 24))
     return product(rows, weight, bias);
+  static const auto run = schema->typed<Tensor(const Tensor&, const Tensor&, const OptTensor&, std::string_view,
+                                               c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>)>();
   return run.call(rows, weight, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
 
-Tensor rows_of(const Tensor& x) { return x.dim() == 2 ? x : x.reshape({-1, x.size(-1)}); }
+Tensor rows_of(const Tensor& x, at::ScalarType dtype) {
+  if (x.dim() == 2) return x.to(dtype);
+  return x.reshape({c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)}).to(dtype);
+}
 
-// weight's columns for each part of x.
-std::vector<Tensor> columns_of(const Tensor& weight, at::TensorList x) {
-  if (x.size() == 1) return {weight};
+// x's sizes, with another width.
+at::DimVector with_width(at::IntArrayRef sizes, int64_t width) {
+  at::DimVector found(sizes);
+  found.back() = width;
+  return found;
+}
+
+// weight's columns for parts of these widths.
+std::vector<Tensor> columns_of(const Tensor& weight, const std::vector<int64_t>& widths) {
+  if (widths.size() == 1) return {weight};
   std::vector<Tensor> columns;
   int64_t at = 0;
-  for (const Tensor& part : x) {
-    columns.push_back(weight.narrow(1, at, part.size(-1)));
-    at += part.size(-1);
-  }
-  TORCH_CHECK(at == weight.size(1), "linear: x is ", at, " wide, all parts together, and weight takes ", weight.size(1));
+  for (int64_t width : widths) columns.push_back(weight.narrow(1, std::exchange(at, at + width), width));
   return columns;
 }
 
+std::vector<int64_t> widths_of(at::TensorList x, const Tensor& weight) {
+  TORCH_CHECK(!x.empty(), "linear: x must have at least one part");
+  std::vector<int64_t> widths;
+  int64_t total = 0;
+  for (const Tensor& part : x) {
+    TORCH_CHECK(part.dim() > 0 && part.sizes().slice(0, part.dim() - 1) == x[0].sizes().slice(0, x[0].dim() - 1),
+                "linear: the parts of x must have one shape but for their widths, got ", part.sizes(), " and ",
+                x[0].sizes());
+    widths.push_back(part.size(-1));
+    total += part.size(-1);
+  }
+  TORCH_CHECK(weight.dim() == 2 && total == weight.size(1), "linear: x is ", total, " wide and weight ", weight.sizes(),
+              ": they cannot be multiplied");
+  return widths;
+}
+
 Tensor linear_forward(at::TensorList x, const Tensor& weight, const OptTensor& bias) {
-  const std::vector<Tensor> columns = columns_of(weight, x);
-  Tensor y = fast_product(rows_of(x[0]), columns[0], bias);
-  for (size_t i = 1; i < x.size(); i++) y.addmm_(rows_of(x[i]), columns[i].t());
-  if (x[0].dim() == 2) return y;
-  at::DimVector sizes(x[0].sizes());
-  sizes.back() = weight.size(0);
-  return y.view(sizes);
+  const std::vector<Tensor> columns = columns_of(weight, widths_of(x, weight));
+  Tensor y = fast_product(rows_of(x[0], x[0].scalar_type()), columns[0], bias);
+  for (size_t i = 1; i < x.size(); i++) y.addmm_(rows_of(x[i], y.scalar_type()), columns[i].t());
+  return x[0].dim() == 2 ? y : y.view(with_width(x[0].sizes(), weight.size(0)));
 }
 
 // One node instead of torch's four (two views, a transpose, a product), which cost as much as a small product.
 struct Linear : torch::autograd::Function<Linear> {
   static Tensor forward(AutogradContext* ctx, at::TensorList x, const Tensor& weight, const OptTensor& bias) {
     at::AutoDispatchBelowADInplaceOrView below;
-    variable_list saved{weight};
-    saved.insert(saved.end(), x.begin(), x.end());
+    const Tensor y = linear_forward(x, weight, bias);
+    // As torch, what the asked-for gradients need and no more.
+    const bool to_x = std::any_of(x.begin(), x.end(), [](const Tensor& part) { return part.requires_grad(); });
+    variable_list saved{to_x ? weight : Tensor()};
+    for (const Tensor& part : x) saved.push_back(weight.requires_grad() ? part : Tensor());
     ctx->save_for_backward(std::move(saved));
+    ctx->saved_data["widths"] = widths_of(x, weight);
     ctx->saved_data["bias"] = bias.has_value();
-    return linear_forward(x, weight, bias);
+    return y;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const at::TensorList x = at::TensorList(saved).slice(1);
-    const Tensor &weight = saved[0], grad = rows_of(grads[0]);
+    const std::vector<int64_t> widths = ctx->saved_data["widths"].toIntVector();
+    const size_t count = widths.size();
     const Below below;
-    const std::vector<Tensor> columns = columns_of(weight, x);
-    variable_list result(x.size() + 2);
-    for (size_t i = 0; i < x.size(); i++)
+    const Tensor grad = rows_of(grads[0], grads[0].scalar_type());
+    variable_list result(count + 2);
+    const std::vector<Tensor> columns = saved[0].defined() ? columns_of(saved[0].conj(), widths) : std::vector<Tensor>();
+    for (size_t i = 0; i < columns.size(); i++)
       if (ctx->needs_input_grad(i))
-        result[i] = (below.guard ? fast_product : product)(grad, columns[i].t(), std::nullopt).view(x[i].sizes());
-    if (ctx->needs_input_grad(x.size())) {
+        result[i] = (below.guard ? fast_product : product)(grad, columns[i].t(), std::nullopt)
+                        .view(with_width(grads[0].sizes(), widths[i]));
+    if (ctx->needs_input_grad(count)) {
       variable_list parts;
-      for (const Tensor& part : x) parts.push_back(at::mm(grad.t(), rows_of(part)));
-      result[x.size()] = parts.size() == 1 ? parts[0] : at::cat(parts, 1);
+      for (size_t i = 0; i < count; i++)
+        parts.push_back(at::mm(grad.t(), rows_of(saved[i + 1].conj(), grad.scalar_type())));
+      result[count] = count == 1 ? parts[0] : at::cat(parts, 1);
     }
-    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(x.size() + 1)) result[x.size() + 1] = grad.sum(0);
+    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(count + 1)) result[count + 1] = grad.sum(0);
     return result;
   }
 };
 
 Tensor linear_with_gradients(at::TensorList x, const Tensor& weight, const OptTensor& bias) {
   return Linear::apply(x, weight, bias);
-}
-
-// Under autocast it is torch's own, which knows what to cast.
-Tensor linear_cast(at::TensorList x, const Tensor& weight, const OptTensor& bias) {
-  const std::vector<Tensor> columns = columns_of(weight, x);
-  Tensor y = at::linear(x[0], columns[0], bias);
-  for (size_t i = 1; i < x.size(); i++) y = at::add(y, at::linear(x[i], columns[i]));
-  return y;
 }
 
 }  // namespace
@@ -344,6 +365,3 @@ TORCH_LIBRARY_IMPL(fmkernels, Autograd, m) {
   m.impl("linear", &linear_with_gradients);
   m.impl("tdp_group_parts", &tdp_group_parts);
 }
-
-TORCH_LIBRARY_IMPL(fmkernels, AutocastCPU, m) { m.impl("linear", &linear_cast); }
-TORCH_LIBRARY_IMPL(fmkernels, AutocastCUDA, m) { m.impl("linear", &linear_cast); }

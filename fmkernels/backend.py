@@ -201,9 +201,9 @@ def native_cpu() -> bool:
     return _forced in (None, "cpp") and not _loaded["cpp"]
 
 
-def gradients_in_cpp() -> bool:
-    """True if csrc/autograd.cpp is loaded, and nothing else was asked for."""
-    return _forced in (None, "cpp") and not _loaded["gradients in C++"]
+def gradients_in_cpp(x: torch.Tensor) -> bool:
+    """True if csrc/autograd.cpp is loaded, and serves the device of x by what was asked for."""
+    return not _loaded["gradients in C++"] and (_forced is None or (_forced == "cpp" and x.is_cpu))
 
 
 def eager_forced() -> bool:

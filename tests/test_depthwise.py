@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 import fmkernels as fk
 
@@ -99,6 +100,11 @@ def test_autocast_and_transforms():
         assert fk.depthwise(x, weight, bias).dtype == torch.bfloat16
     _, along = torch.func.jvp(lambda w: fk.depthwise(x, w, bias), (weight,), (torch.ones_like(weight),))
     check([along], [plain(x, torch.ones_like(weight))])
+
+
+def test_a_checkpoint_runs_it_again():
+    leaves = inputs((2, 4, 4, 8), 3)
+    check(gradients(lambda *a: checkpoint(fk.depthwise, *a, use_reentrant=False), leaves), gradients(plain, leaves))
 
 
 def test_second_derivatives_are_refused():

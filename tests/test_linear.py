@@ -68,10 +68,61 @@ def test_a_list_is_taken_as_its_concatenation(shape, bias):
         torch.testing.assert_close(gradients(side_by_side(fk.linear, [2, 1]), leaves), expected)
 
 
-def test_a_list_of_another_width():
-    _, weight, bias = inputs((5, 3), 4)
-    with pytest.raises(RuntimeError, match=r"2 wide.*weight takes 3"):
-        fk.linear([torch.randn(5, 1), torch.randn(5, 1)], weight.float(), bias.float())
+@pytest.mark.parametrize("grad", [True, False])
+def test_lists_that_do_not_fit(grad):
+    weight = torch.randn(4, 3)
+    for parts, message in (
+        ([torch.randn(5, 1), torch.randn(5, 1)], "cannot be multiplied|to sum"),
+        ([torch.randn(2, 3, 1), torch.randn(3, 2, 2)], "one shape but for their widths"),
+        ([], "at least one part"),
+    ):
+        with pytest.raises((RuntimeError, ValueError), match=message), torch.set_grad_enabled(grad):
+            fk.linear(parts, weight)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_lists_of_vectors_and_of_two_dtypes(grad):
+    weight = torch.randn(4, 3)
+    with torch.set_grad_enabled(grad):
+        y = fk.linear([torch.ones(1), torch.ones(2)], weight)
+        torch.testing.assert_close(y, weight.sum(1))
+        y = fk.linear([torch.ones(5, 1).bfloat16(), torch.ones(5, 2)], weight.bfloat16())
+    assert y.dtype == torch.bfloat16
+
+
+def test_what_is_not_needed_is_not_kept():
+    """A frozen weight's input may be changed in place, and the weight of an input that needs no gradient."""
+    x, weight, bias = inputs((2, 4, 3), 4)
+    hidden = x * 1
+    y = fk.linear(hidden, weight.detach(), bias)
+    hidden.mul_(2)
+    (to_x,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(to_x, weight.detach().sum(0).expand(2, 4, 3))
+    y = fk.linear(x.detach(), weight, bias)
+    with torch.no_grad():
+        weight.add_(1)
+    torch.autograd.grad(y.sum(), weight)
+
+
+def test_complex_numbers_and_no_columns():
+    x, weight, _ = inputs((2, 4, 3), 4, dtype=torch.complex128)
+    for a, b in zip(gradients(fk.linear, (x, weight, None))[1], gradients(F.linear, (x, weight, None))[1], strict=True):
+        torch.testing.assert_close(a, b)
+    leaves = inputs((2, 4, 0), 4)
+    torch.testing.assert_close(gradients(fk.linear, leaves), gradients(F.linear, leaves))
+
+
+def test_subclasses_see_their_own_linear():
+    class Seen(torch.Tensor):
+        calls = []  # noqa: RUF012
+
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            cls.calls.append(function)
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    fk.linear(torch.randn(2, 3), torch.randn(4, 3).as_subclass(Seen))
+    assert F.linear in Seen.calls
 
 
 def test_one_node_where_torch_has_four():

@@ -65,6 +65,15 @@ def traced() -> bool:
     )
 
 
+def plain(x: torch.Tensor, *others: torch.Tensor) -> bool:
+    """Nobody looks at the operations or changes them on the way: no tracing, no autocast, no subclass of Tensor."""
+    return (
+        all(type(y) in (torch.Tensor, torch.nn.Parameter) for y in (x, *others))
+        and not torch.is_autocast_enabled(x.device.type)
+        and not traced()
+    )
+
+
 def _span(x: torch.Tensor) -> tuple[int, int]:
     last = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
     return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()

@@ -23,9 +23,8 @@ def depthwise(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         and x.dtype == weight.dtype == torch.float32
         and x.dim() == 4
         and weight.shape[-1] in KERNELS
-        and backend.gradients_in_cpp()
-        and not torch.is_autocast_enabled("cpu")
-        and not _check.traced()
+        and backend.gradients_in_cpp(x)
+        and _check.plain(x, weight)
     ):
         return torch.ops.fmkernels.depthwise.default._op(x, weight, bias, False)
     return F.conv2d(x.movedim(-1, 1), weight, bias, padding=weight.shape[-1] // 2, groups=len(weight)).movedim(1, -1)

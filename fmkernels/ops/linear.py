@@ -21,17 +21,24 @@ def linear(x: Tensor | Sequence[Tensor], weight: Tensor, bias: Tensor | None = N
     as fast (small products without gradients), under autocast, torch.compile and torch.func, in
     ``use_backend("eager")``, and without the compiled gradients.
     """
-    parts = [x] if isinstance(x, Tensor) else x
+    parts = [x] if isinstance(x, Tensor) else list(x)
+    if not parts:
+        raise ValueError("linear: x must have at least one part")
     if (
         (torch.is_grad_enabled() or parts[0].numel() * weight.shape[0] >= LARGE)
-        and backend.gradients_in_cpp()
-        and not _check.traced()
+        and backend.gradients_in_cpp(weight)
+        and _check.plain(weight, *parts)
     ):
         return torch.ops.fmkernels.linear.default._op(parts, weight, bias)
     if len(parts) == 1:
         return F.linear(parts[0], weight, bias)
+    shape = parts[0].shape[:-1]
+    if any(part.shape[:-1] != shape for part in parts):
+        raise ValueError(
+            f"linear: the parts of x must have one shape but for their widths, got {[tuple(p.shape) for p in parts]}"
+        )
     columns = weight.split([part.shape[-1] for part in parts], dim=1)
-    y = F.linear(parts[0].flatten(0, -2), columns[0], bias)
+    y = F.linear(parts[0].reshape(-1, parts[0].shape[-1]), columns[0], bias)
     for part, column in zip(parts[1:], columns[1:], strict=True):
-        y.addmm_(part.flatten(0, -2).to(y.dtype), column.t().to(y.dtype))
-    return y.view(*parts[0].shape[:-1], len(weight))
+        y.addmm_(part.reshape(-1, part.shape[-1]).to(y.dtype), column.t().to(y.dtype))
+    return y.view(*shape, len(weight))

@@ -313,7 +313,7 @@ def _gradients(grad, lists, times, weight_offset):
 def _with_gradients(group, times):
     """An output a parameter, by csrc/autograd.cpp, or by the function below where that is not loaded."""
     flat = list(itertools.chain(*group.lists))
-    if not backend.gradients_in_cpp():
+    if not backend.gradients_in_cpp(flat[0]):
         return list(_Group.run(group, times, flat))
     try:
         return torch.ops.fmkernels.tdp_group_parts.default._op(flat, times, group.weight_offset)

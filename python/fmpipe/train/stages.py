@@ -219,6 +219,8 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
         head.requires_grad_(False)
         settings = replace(settings, losses=replace(settings.losses, kl=0.0, anchor=0.0, match=0.0, others=0))
     losses = settings.losses
+    if losses.detach and not any((losses.kl, losses.anchor, losses.match, losses.contrastive, losses.dino)):
+        head.requires_grad_(False)  # nothing trains it, and DDP would wait for its gradients
     objective = FlowObjective(head, DiMR(**settings.net), losses)
     material.begin(velocity_net=objective.velocity_net)
     batches, held_out = pairs.batches(settings)
@@ -248,7 +250,7 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
 
     chosen = {name: getattr(losses, name) for name in ("flow", "kl", "contrastive", "dino", "norm", "anchor", "match")}
     heads = metrics.default_heads(objective)
-    if finished.is_dir():
+    if not any(p.requires_grad for p in head.parameters()):
         del heads["z_head"]
     weights = Weigher(chosen, optim.steps, losses)
     alike = {  # only runs that are alike in these can be compared
