@@ -269,8 +269,8 @@ Tensor fast_product(const Tensor& rows, const Tensor& weight, const OptTensor& b
 }
 
 Tensor rows_of(const Tensor& x, at::ScalarType dtype) {
-  if (x.dim() == 2) return x.to(dtype);
-  return x.reshape({c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)}).to(dtype);
+  if (x.dim() == 2) return as(x, dtype);
+  return as(x.reshape({c10::multiply_integers(x.sizes().slice(0, x.dim() - 1)), x.size(-1)}), dtype);
 }
 
 // x's sizes, with another width.
@@ -305,24 +305,29 @@ std::vector<int64_t> widths_of(at::TensorList x, const Tensor& weight) {
   return widths;
 }
 
-Tensor linear_forward(at::TensorList x, const Tensor& weight, const OptTensor& bias) {
-  const std::vector<Tensor> columns = columns_of(weight, widths_of(x, weight));
+Tensor multiplied(at::TensorList x, const std::vector<int64_t>& widths, const Tensor& weight, const OptTensor& bias) {
+  const std::vector<Tensor> columns = columns_of(weight, widths);
   Tensor y = fast_product(rows_of(x[0], x[0].scalar_type()), columns[0], bias);
   for (size_t i = 1; i < x.size(); i++) y.addmm_(rows_of(x[i], y.scalar_type()), columns[i].t());
   return x[0].dim() == 2 ? y : y.view(with_width(x[0].sizes(), weight.size(0)));
+}
+
+Tensor linear_forward(at::TensorList x, const Tensor& weight, const OptTensor& bias) {
+  return multiplied(x, widths_of(x, weight), weight, bias);
 }
 
 // One node instead of torch's four (two views, a transpose, a product), which cost as much as a small product.
 struct Linear : torch::autograd::Function<Linear> {
   static Tensor forward(AutogradContext* ctx, at::TensorList x, const Tensor& weight, const OptTensor& bias) {
     at::AutoDispatchBelowADInplaceOrView below;
-    const Tensor y = linear_forward(x, weight, bias);
+    std::vector<int64_t> widths = widths_of(x, weight);
+    const Tensor y = multiplied(x, widths, weight, bias);
     // As torch, what the asked-for gradients need and no more.
     const bool to_x = std::any_of(x.begin(), x.end(), [](const Tensor& part) { return part.requires_grad(); });
     variable_list saved{to_x ? weight : Tensor()};
     for (const Tensor& part : x) saved.push_back(weight.requires_grad() ? part : Tensor());
     ctx->save_for_backward(std::move(saved));
-    ctx->saved_data["widths"] = widths_of(x, weight);
+    ctx->saved_data["widths"] = std::move(widths);
     ctx->saved_data["bias"] = bias.has_value();
     return y;
   }

@@ -54,6 +54,9 @@ def sigmas(op: str, sigma_min: object, sigma_max: object) -> None:
         raise ValueError(f"{op}: sigma_max must not be 0 or vanish beside sigma_min, got {sigma_max}")
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 def traced() -> bool:
     """Somebody looks at the operations: tensors may have no addresses and no values, and all inputs must be seen."""
     return (
@@ -65,13 +68,12 @@ def traced() -> bool:
     )
 
 
-def plain(x: torch.Tensor, *others: torch.Tensor) -> bool:
+def plain(*tensors: torch.Tensor) -> bool:
     """Nobody looks at the operations or changes them on the way: no tracing, no autocast, no subclass of Tensor."""
-    return (
-        all(type(y) in (torch.Tensor, torch.nn.Parameter) for y in (x, *others))
-        and not torch.is_autocast_enabled(x.device.type)
-        and not traced()
-    )
+    for x in tensors:
+        if type(x) not in _PLAIN:
+            return False
+    return not torch._C._is_any_autocast_enabled() and not traced()
 
 
 def _span(x: torch.Tensor) -> tuple[int, int]:
