@@ -21,17 +21,16 @@ def linear(x: Tensor | Sequence[Tensor], weight: Tensor, bias: Tensor | None = N
     as fast (small products without gradients), under autocast, torch.compile and torch.func, in
     ``use_backend("eager")``, and without the compiled gradients.
     """
-    parts = [x] if isinstance(x, Tensor) else list(x)
+    one = isinstance(x, Tensor)
+    if one and not torch.is_grad_enabled() and x.numel() * weight.size(0) < LARGE:
+        return F.linear(x, weight, bias)
+    parts = [x] if one else list(x)
+    if backend.gradients_in_cpp(weight) and _check.plain(weight, *parts):
+        return torch.ops.fmkernels.linear.default._op(parts, weight, bias)
+    if one:
+        return F.linear(x, weight, bias)
     if not parts:
         raise ValueError("linear: x must have at least one part")
-    if (
-        (torch.is_grad_enabled() or parts[0].numel() * weight.shape[0] >= LARGE)
-        and backend.gradients_in_cpp(weight)
-        and _check.plain(weight, *parts)
-    ):
-        return torch.ops.fmkernels.linear.default._op(parts, weight, bias)
-    if len(parts) == 1:
-        return F.linear(parts[0], weight, bias)
     shape = parts[0].shape[:-1]
     if any(part.shape[:-1] != shape for part in parts):
         raise ValueError(

@@ -12,7 +12,6 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from diffusers import ConfigMixin, ModelMixin
-from einops import rearrange
 from torch import Tensor, nn
 
 from fmkernels import DepthwiseConv, Linear, TDLayerNorm, gelu_mul, linear
@@ -79,9 +78,9 @@ class Patches(nn.Conv2d):
         super().__init__(channels, dim, patch, stride=patch)
 
     def forward(self, x: Tensor) -> Tensor:
-        patch = self.kernel_size[0]
-        x = rearrange(x, "b c (h r) (w s) -> b h w (c r s)", r=patch, s=patch)
-        return F.linear(x, self.weight.flatten(1), self.bias)
+        r = self.kernel_size[0]
+        x = x.unflatten(3, (-1, r)).unflatten(2, (-1, r)).permute(0, 2, 4, 1, 3, 5)  # (B, h, w, C, r, r)
+        return F.linear(x.flatten(3), self.weight.flatten(1), self.bias)
 
 
 class Positions(nn.Module):
@@ -185,11 +184,10 @@ class Upsample(nn.Module):
 
     def spread(self, y: Tensor, x: Tensor) -> Tensor:
         """x (B, H, W, dim) plus y (B, N, r², dim); tokens of y in front of the grid are left out."""
-        r = self.ratio
-        x = rearrange(x, "b (h r) (w s) c -> b h r w s c", r=r, s=r)
-        height, width = x.shape[1], x.shape[3]
-        y = rearrange(y[:, -height * width :], "b (h w) (r s) c -> b h r w s c", h=height, r=r)
-        return rearrange(x + y, "b h r w s c -> b (h r) (w s) c")
+        r, (batch, height, width, dim) = self.ratio, x.shape
+        h, w = height // r, width // r
+        y = y[:, -h * w :].reshape(batch, h, w, r, r, dim).transpose(2, 3)  # (B, h, r, w, r, dim), as x's rows lie
+        return (x.reshape(y.shape) + y).view(x.shape)
 
 
 class Stage(nn.Module):
