@@ -115,7 +115,7 @@ bench-model: setup  ## our velocity networks against the plain structure, 256 px
 	$(BIN)/python benchmarks/count_launches.py
 
 sanitize: setup  ## the op tests on a CPU object built with ASan and UBSan
-	@tools/sanitize.sh $(BIN)/python $(NATIVE)
+	@tools/sanitize.sh $(BIN)/python $(NATIVE) tests/test_depthwise.py tests/test_linear.py
 
 package-check: setup  ## sdist and wheel, installed and used from outside the repository; and without a compiler
 	@tools/package_check.sh $(BIN)/python
