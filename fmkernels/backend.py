@@ -202,8 +202,8 @@ def native_cpu() -> bool:
 
 
 def gradients_in_cpp(x: torch.Tensor) -> bool:
-    """True if csrc/autograd.cpp is loaded, and serves the device of x by what was asked for."""
-    return not _loaded["gradients in C++"] and (_forced is None or (_forced == "cpp" and x.is_cpu))
+    """True if the nodes of csrc/autograd.cpp serve x: a CPU tensor, since nobody ran them on a GPU."""
+    return x.is_cpu and _forced in (None, "cpp") and not _loaded["gradients in C++"]
 
 
 def eager_forced() -> bool:

@@ -17,8 +17,8 @@ def linear(x: Tensor | Sequence[Tensor], weight: Tensor, bias: Tensor | None = N
 
     x: (..., in), or a list of tensors taken as their concatenation on the last dimension, which is never made: each has
     a product, into one sum. weight: (out, in), bias: (out,). Large fp32 products on an AMD CPU with AVX-512 are made by
-    oneDNN, there 5 to 15 % faster than by MKL. Second derivatives are torch's. It is ``F.linear`` itself where that is
-    as fast (small products without gradients), under autocast, torch.compile and torch.func, in
+    oneDNN, there 5 to 15 % faster than by MKL. Second derivatives are torch's. It is ``F.linear`` itself on a GPU,
+    where that is as fast (small products without gradients), under autocast, torch.compile and torch.func, in
     ``use_backend("eager")``, and without the compiled gradients.
     """
     one = isinstance(x, Tensor)
