@@ -11,6 +11,8 @@ FMKERNELS_SANITIZE=1  AddressSanitizer and UBSan, for ``make sanitize``.
 import hashlib
 import os
 import sys
+import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import setup
@@ -73,7 +75,26 @@ def cuda_extensions(include, libraries):
     ]
 
 
+def require_build_tools():
+    """Make torch importable, or exit with the command that installs what is missing.
+
+    pip's isolated build environment hides the installed torch. The extension must be built for exactly that torch, and
+    a second one would be a download of several gigabytes, so the installed one is put back on the path.
+    """
+    sys.path += [path for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")) if path not in sys.path]
+    for module, command in (
+        ("torch", "pip install torch==2.13.0"),
+        ("pybind11", "pip install pybind11 ninja 'setuptools>=77' wheel"),
+    ):
+        if find_spec(module) is None:
+            raise SystemExit(
+                f"fmkernels: {module} is needed to build the extension, and it is not installed; run: {command} "
+                "(outside pip, e.g. with uv or build, also disable build isolation; FMKERNELS_BUILD=0 builds nothing)"
+            )
+
+
 def extensions():
+    require_build_tools()
     if cuda_home():
         os.environ["CUDA_HOME"] = str(cuda_home())  # before torch looks for it and finds a wrapper
     import pybind11

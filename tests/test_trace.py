@@ -138,7 +138,7 @@ def test_plot(tmp_path):
 
 def test_plot_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=re.escape("pip install 'fmkernels[plot]'")):
+    with pytest.raises(ImportError, match=re.escape("pip install matplotlib")):
         recorded().plot(tmp_path / "trace.png")
 
 

@@ -165,7 +165,7 @@ def _dopri5(field: _Field, x: Tensor, plan: Schedule, gain: float, dt_scale: flo
     try:
         from torchdiffeq import odeint
     except ImportError:
-        raise ImportError("sample: solver='dopri5' needs torchdiffeq: pip install 'fmkernels[ode]'") from None
+        raise ImportError("sample: solver='dopri5' needs torchdiffeq: pip install torchdiffeq") from None
     start, end = (min(max(t, 0.0), 1.0) for t in (plan.start, plan.end))
     if start == end or x.numel() == 0:
         return x

@@ -196,7 +196,7 @@ class Trace:
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
         except ImportError:
-            raise ImportError("Trace.plot needs matplotlib: pip install 'fmkernels[plot]'") from None
+            raise ImportError("Trace.plot needs matplotlib: pip install matplotlib") from None
         figure = Figure(figsize=(8, 5.5), layout="constrained")
         FigureCanvasAgg(figure)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
