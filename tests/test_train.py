@@ -142,7 +142,7 @@ def test_a_full_disk_and_a_damaged_state(tiny, tmp_path):
 
 
 def test_a_run_is_not_begun_over_another(tiny):
-    with pytest.raises(FileExistsError, match="--resume latest goes on"):
+    with pytest.raises(FileExistsError, match="resume it with --resume latest"):
         run(changed(tiny, tiny.out))
 
 

@@ -18,10 +18,13 @@ from fmpipe.diagnose.log import RunLog
 from fmpipe.train import checkpoint
 from fmpipe.train.batches import ALL, drawn
 from fmpipe.train.config import Config, Losses, Optim
+from fmpipe.train.interrupt import SIGNALS, InterruptedRunError, Signals
 from fmpipe.train.objective import STATISTICS, Outcome
 from fmpipe.train.optim import EMA, learning_rate, parameter_groups
 from fmpipe.train.sharding import full, like, load_model, load_optimizer, shard
 from fmpipe.train.weights import GradNorm, beta, by_gradient_share, pcgrad, warm_up
+
+AGREE = 10  # steps between two questions whether a process was interrupted
 
 pytree.register_dataclass(Outcome)  # older torches look for the outputs of a sharded model in pytrees alone
 
@@ -126,7 +129,7 @@ class Trainer:
             self.restore(checkpoint.find(self.folder / "checkpoints", resume))
         every, main = self.config.every, self.accelerator.is_main_process
         log = RunLog(self.folder, self.config.report_to) if main else contextlib.nullcontext()
-        with log as lines, self._reasons(lines):
+        with log as lines, self._reasons(lines), Signals() as signals:
             if self.step == 0:
                 figures = {
                     **(self.stage.constants or {}),
@@ -148,6 +151,10 @@ class Trainer:
                     self.averaged(partial(self.stage.draw, path=picture) if main else lambda objective: None)
                 if _due(every.save, done) or done == self.stage.optim.steps:
                     self.save()
+                # Processes must agree on the step to stop at, which costs a message: not at every step.
+                if (self.world == 1 or done % AGREE == 0) and self._any(bool(signals.received)):
+                    signum = signals.received or SIGNALS[0]
+                    raise InterruptedRunError(self.stage.name, done, self.save(), signum)
         if self.whole is not None:
             return self._gathered().eval()
         self.ema.copy_to(self.objective)

@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 
-from fmpipe.train import checkpoint, settings
+from fmpipe.train import checkpoint, preflight, settings
 from fmpipe.train.config import Config
 from fmpipe.train.loop import Trainer
 from fmpipe.train.stages import STAGES, Material
@@ -16,17 +16,28 @@ from fmpipe.train.stages import STAGES, Material
 Shown = Callable[[str, int, int, dict], None]
 
 
-def run(config: Config, *, resume: str | None = None, shown: Shown | None = None) -> dict[str, Path]:
-    """What each stage left behind, by its name. resume: ``latest``, a step or a path; of the stage that was cut.
+def run(
+    config: Config, *, resume: str | None = None, shown: Shown | None = None, device: str | None = None
+) -> dict[str, Path]:
+    """Run the stages of a config and return what each of them produced, by its name.
 
-    With ``latest`` stages that are done are passed over, and one never begun begins. shown: called
-    ``shown(stage, step, steps, figures)`` at every step that logs. Under torchrun every process calls it.
+    Args:
+        resume: ``latest``, a step, or the path of a checkpoint, for the stage that was interrupted. With ``latest``,
+            finished stages are skipped and a stage without a checkpoint starts.
+        shown: called as ``shown(stage, step, steps, figures)`` at every step that logs.
+        device: ``cpu`` trains on the CPU although there is a GPU; ``cuda:1`` selects a GPU. None is a GPU if there is
+            one, and the process's own under torchrun.
+
+    Under torchrun, every process calls it. Raises SettingsError before the first stage for settings that do not fit.
     """
     material = Material(config)
     AcceleratorState._reset_state()  # of an earlier run in this process, whose precision would be held on to
-    accelerator = Accelerator(mixed_precision=config.precision, cpu=not torch.cuda.is_available())
+    if device and device.startswith("cuda:"):
+        torch.cuda.set_device(device)
+    accelerator = Accelerator(mixed_precision=config.precision, cpu=device == "cpu" or not torch.cuda.is_available())
     if config.precision == "fp16" and accelerator.device.type == "cpu":
-        raise ValueError("precision 'fp16' needs a GPU (accelerate would train in fp32 here): take bf16, or no")
+        raise ValueError("precision 'fp16' needs a GPU (accelerate would train in fp32 here): use bf16 or no")
+    preflight.check(config, material, accelerator.num_processes)
     folder, left = Path(config.out), {}
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +55,9 @@ def run(config: Config, *, resume: str | None = None, shown: Shown | None = None
         if resume == "latest":
             start = str(found) if found else None
         if start is None and found is not None:
-            raise FileExistsError(f"{place} has checkpoints already: --resume latest goes on, out=... begins elsewhere")
+            raise FileExistsError(
+                f"{place} has checkpoints already: resume it with --resume latest, or choose another out=..."
+            )
         set_seed(config.seed)
         trainer = Trainer(stage, config, place, accelerator)
         tell = None if shown is None else lambda step, figures, s=stage: shown(s.name, step, s.optim.steps, figures)

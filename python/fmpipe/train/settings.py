@@ -11,7 +11,7 @@ import json
 import os
 import types
 import typing
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
@@ -51,9 +51,22 @@ def to_dict(config: Any) -> Any:
     return [to_dict(value) for value in config] if isinstance(config, (list, tuple)) else config
 
 
-def load(cls: type[T], path: str | Path) -> T:
-    """The dataclass of a YAML file; SettingsError as of ``from_dict``, with the file and the line before it."""
-    text = Path(path).read_text(encoding="utf-8")
+def merged(base: Any, changes: Any) -> Any:
+    """Return base with the values of changes; mappings are merged key by key, everything else is replaced."""
+    if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
+        return changes
+    return {**base, **{key: merged(base.get(key), value) for key, value in changes.items()}}
+
+
+def load(cls: type[T], path: str | Path, prepare: Callable[[Any], Any] = lambda data: data) -> T:
+    """Return the dataclass of a YAML file. prepare: applied to what YAML reads, before it is checked.
+
+    Raises SettingsError as ``from_dict`` does, with the file and line in front of it.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingsError((), f"is not UTF-8 text: {error.reason}", str(path)) from None
     try:
         data = yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
@@ -62,7 +75,7 @@ def load(cls: type[T], path: str | Path) -> T:
     except yaml.YAMLError as error:  # a character YAML does not allow: no mark, but a text that says where
         raise SettingsError((), " ".join(str(error).split()), str(path)) from None
     try:
-        return _dataclass(cls, {} if data is None else data, ())
+        return _dataclass(cls, prepare({} if data is None else data), ())
     except SettingsError as error:
         line = _line(yaml.compose(text, _Loader), error.key)
         raise SettingsError(error.key, error.problem, f"{path}:{line}: config") from error.__cause__
@@ -82,6 +95,30 @@ def dump(config: Any, path: str | Path) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def commented(config: Any, skip: Collection[str] = (), depth: int = 0) -> list[str]:
+    """Return the lines of a YAML file with every key of the config, its value, and its help text as a comment.
+
+    skip: names of keys to leave out.
+    """
+    lines, indent = [], "  " * depth
+    for field in _fields(config):
+        if field.name in skip:
+            continue
+        value, text = getattr(config, field.name), field.metadata.get("help", "")
+        name = _flow_style(field.name)
+        if dataclasses.is_dataclass(value):
+            lines += [""] * (depth == 0) + [f"{indent}{name}:  # {text}", *commented(value, skip, depth + 1)]
+        else:
+            lines.append(f"{indent}{name}: {_flow_style(to_dict(value))}  # {text}")
+    return lines
+
+
+def _flow_style(value: Any) -> str:
+    """Return a value as YAML on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)
+    return text.removesuffix("...\n").strip()
 
 
 def with_overrides(config: T, overrides: Iterable[str]) -> T:
@@ -123,7 +160,8 @@ class _Loader(yaml.SafeLoader):
             if isinstance(value, Hashable) and value in seen and key.tag != "tag:yaml.org,2002:merge":
                 raise yaml.constructor.ConstructorError(None, None, f"the key {value!r} is given twice", key.start_mark)
             seen.add(value if isinstance(value, Hashable) else None)
-        return super().construct_mapping(node, deep)
+        # A key written as null is the name "null", not the value.
+        return {"null" if key is None else key: value for key, value in super().construct_mapping(node, deep).items()}
 
 
 def _line(node: yaml.Node | None, key: Key) -> int:

@@ -12,17 +12,16 @@ from torch import Tensor, nn
 
 from fmkernels import reparameterize
 from fmkernels.flow import Sample, Trace, sample, uniform
-from fmpipe.bundled import BUNDLED
 from fmpipe.data import Folder, Shapes, Shards, Source, split
 from fmpipe.data.cache import Latents, States, cache_latents, cache_states, weights_sha256
 from fmpipe.data.emoji import FONT, Emoji
 from fmpipe.diagnose import metrics
-from fmpipe.models import DiMR, LinearHead, TextHead
+from fmpipe.models import DiMR, LinearHead, TextHead, VariationalHead
 from fmpipe.pipeline import FlowPipeline
 from fmpipe.sheet import sheet, to_image
 from fmpipe.text import load_text_encoder
 from fmpipe.train.batches import DiffusionBatches, FlowBatches, PixelBatches, drawn
-from fmpipe.train.config import Config, Data, Flow
+from fmpipe.train.config import Autoencoder, Config, Data, Flow
 from fmpipe.train.loop import Stage, Weigher
 from fmpipe.train.losses import turned
 from fmpipe.train.objective import DiffusionObjective, FlowObjective, HeadObjective, VAEObjective
@@ -32,6 +31,7 @@ from fmpipe.vae import LatentVAE
 VAL_BATCHES = 4
 FIRST_LOGVAR = -6.0  # of an autoencoder: a sigma of 1 would drown what the encoder first finds
 PICTURES, STEPS = 8, 25  # of a sheet, of its sampling
+SAMPLING = {"schedule": "uniform", "solver": "ab2", "num_inference_steps": 20}  # see docs/default-model.md
 REBUILT = ("shapes", "emoji")  # sources that need no data of the user's
 
 
@@ -56,8 +56,14 @@ class Material:
         self.train, self.val = split(keys, config.data.val, config.data.seed)
         if config.data.limit is not None:
             self.train, self.val = self.train[: config.data.limit], []
-        self.val = self.val or self.train
+        if not self.train or not self.val:  # too few to hold any out
+            self.train = self.val = self.train or self.val
         self.folder = Path(config.out)
+
+    @cached_property
+    def encoder(self):
+        """The text encoder."""
+        return load_text_encoder(self.config.flow.encoder, tokens=self.config.flow.tokens)
 
     def vae(self) -> LatentVAE:
         path = Path(self.config.vae.path or self.folder / "vae" / "result")
@@ -70,9 +76,10 @@ class Material:
     @cached_property
     def start(self) -> FlowPipeline | None:
         name = self.config.start
-        if name and name not in BUNDLED and not (Path(name) / "model_index.json").is_file():
-            raise FileNotFoundError(f"start: no pipeline in {name!r}: a folder with a model_index.json is needed")
-        return name and FlowPipeline.from_pretrained(name)
+        try:
+            return name and FlowPipeline.from_pretrained(name)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"start: {error}") from None
 
     def begin(self, **modules: nn.Module) -> None:
         """Gives modules the weights of the parts of ``start`` that have their names, if there is one."""
@@ -93,11 +100,9 @@ class Material:
         return cache_states(captions, encoder, self.config.data.cache)
 
 
-def vae_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.Module], Path]]:
-    """Trains an AutoencoderKL; leaves a :class:`LatentVAE` whose latents have mean 0 and std 1 in every channel."""
-    settings = config.vae
+def build_vae(settings: Autoencoder) -> AutoencoderKL:
     count = len(settings.widths)
-    model = AutoencoderKL(
+    return AutoencoderKL(
         down_block_types=["DownEncoderBlock2D"] * count,
         up_block_types=["UpDecoderBlock2D"] * count,
         block_out_channels=settings.widths,
@@ -106,10 +111,20 @@ def vae_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.M
         latent_channels=settings.channels,
         mid_block_add_attention=False,
     )
+
+
+def build_head(settings: Flow, encoder, latent_shape: tuple[int, int, int]) -> VariationalHead:
+    kind = {"transformer": TextHead, "linear": LinearHead}[settings.head_kind]
+    return kind(width=encoder.dim, tokens=encoder.tokens, latent_shape=latent_shape, **settings.head)
+
+
+def vae_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.Module], Path]]:
+    """Trains an AutoencoderKL; leaves a :class:`LatentVAE` whose latents have mean 0 and std 1 in every channel."""
+    settings, model = config.vae, build_vae(config.vae)
     with torch.no_grad():
         model.quant_conv.bias[settings.channels :] = FIRST_LOGVAR
     material.begin(vae=model)
-    side = config.data.size // 2 ** (count - 1)
+    side = config.data.size // 2 ** (len(settings.widths) - 1)
     latent, optim = (settings.channels, side, side), settings.optim
     batches = PixelBatches(material.source, material.train, optim.batch, latent, config.seed, settings.augment)
     held_out = PixelBatches(material.source, material.val, min(optim.batch, len(material.val)), latent, config.seed + 1)
@@ -119,8 +134,8 @@ def vae_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.M
 
     def draw(objective: nn.Module, path: Path) -> None:
         batch = _beside(objective, held_out(0))
-        pixels = torch.cat([batch["pixels"][:PICTURES], objective(**batch).made["predicted_x0"][:PICTURES]])
-        save_grid(pixels, ["picture"] * PICTURES + ["decoded"] * PICTURES, path)
+        pairs = batch["pixels"][:PICTURES], objective(**batch).made["predicted_x0"][:PICTURES]
+        save_grid(torch.cat(pairs), ["image"] * len(pairs[0]) + ["decoded"] * len(pairs[1]), path, len(pairs[0]))
 
     def finish(objective: nn.Module) -> Path:
         with torch.no_grad():
@@ -140,18 +155,19 @@ class Pairs:
 
     def __init__(self, config: Config, material: Material):
         settings, self.seed = config.flow, config.seed
-        self.vae, self.encoder = material.vae(), load_text_encoder(settings.encoder, tokens=settings.tokens)
+        self.vae, self.encoder = material.vae(), material.encoder
         self.latents = material.latents(self.vae)
         self.states = material.states(self.encoder, self.latents)
         self.shape = (self.vae.channels, *self.latents.moments.shape[2:])
-        kind = {"transformer": TextHead, "linear": LinearHead}[settings.head_kind]
-        self.head = kind(width=self.encoder.dim, tokens=self.encoder.tokens, latent_shape=self.shape, **settings.head)
+        self.head = build_head(settings, self.encoder, self.shape)
         material.begin(text_head=self.head)
         self.train, self.val, self.told, self.asked = material.train, material.val, None, None
         if settings.hold_out == "captions":
             parts = (held_out_captions(item, config.data) for item in self.latents.items)
             self.told, self.asked = zip(*parts, strict=True)
             self.train, self.val = range(len(self.told)), [i for i, captions in enumerate(self.asked) if captions]
+            if not self.val:  # too few captions to hold any out
+                self.val, self.asked = list(self.train), self.told
 
     def batches(self, settings: Flow) -> tuple[FlowBatches, FlowBatches]:
         """To train on, and held out: those as users ask, nothing dropped."""
@@ -231,7 +247,9 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
         ends = objective.velocity, made["noise"], made["x_0"]
         found = _validated(objective, held_out, val) | metrics.endpoint(*ends)
         found["val/nearest"] = pairs.nearest(integrated(objective, made["noise"]).x, held_out.order(0))
-        return found | metrics.condition(*ends, batch["t"], generator=drawn(config.seed, 5))
+        if len(batch["t"]) > 1:  # a condition can only be exchanged for another one
+            found |= metrics.condition(*ends, batch["t"], generator=drawn(config.seed, 5))
+        return found
 
     def drawn_from(objective: nn.Module) -> tuple[Sample, list[str]]:
         texts, captions = pairs.first(held_out, objective)
@@ -244,7 +262,16 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
     def finish(objective: nn.Module) -> Path:
         drawn_from(objective)[0].trace.to_jsonl(material.folder / "flow" / "trace.jsonl")  # for fmpipe report
         known = config.data.source if config.data.source in REBUILT and not config.data.path else None
-        pipe = FlowPipeline(pairs.encoder, objective.text_head, objective.velocity_net, vae, source=known)
+        guided = None if settings.losses.null else 1.0
+        pipe = FlowPipeline(
+            pairs.encoder,
+            objective.text_head,
+            objective.velocity_net,
+            vae,
+            source=known,
+            max_guidance=guided,
+            **SAMPLING,
+        )
         pipe.save_pretrained(material.folder / "pipeline")
         return material.folder / "pipeline"
 
@@ -313,10 +340,10 @@ def integrated(objective: FlowObjective, z0: Tensor, steps: int = STEPS) -> Samp
     return sample(objective.velocity, z0, uniform(steps), trace=Trace(nonfinite="continue"))
 
 
-def save_grid(pixels: Tensor, captions: Sequence[str], path: Path) -> None:
-    """Pictures (N, 3, H, W) in [-1, 1], each over its caption."""
+def save_grid(pixels: Tensor, captions: Sequence[str], path: Path, columns: int = PICTURES) -> None:
+    """Save a sheet of images (N, 3, H, W) in [-1, 1], each above its caption."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    sheet([to_image(x) for x in pixels], captions, PICTURES).save(path)
+    sheet([to_image(x) for x in pixels], captions, columns).save(path)
 
 
 def _differing(a: nn.Module, b: nn.Module) -> str:

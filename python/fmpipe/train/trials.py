@@ -16,20 +16,24 @@ SAMPLES = 128  # seed 001's
 ABLATION_STEPS = 200  # seed 003's
 
 
-def overfit(config: Config, *, samples: int = SAMPLES, shown: Shown | None = None) -> list[Verdict]:
+def overfit(
+    config: Config, *, samples: int = SAMPLES, shown: Shown | None = None, device: str | None = None
+) -> list[Verdict]:
     """Trains the flow on ``samples`` items alone; the run goes to ``out/overfit``."""
-    return [checks.overfit(_history(_trial(config, "overfit"), samples, shown))]
+    return [checks.overfit(_history(_trial(config, "overfit"), samples, shown, device))]
 
 
-def ablate(config: Config, *, steps: int = ABLATION_STEPS, shown: Shown | None = None) -> list[Verdict]:
+def ablate(
+    config: Config, *, steps: int = ABLATION_STEPS, shown: Shown | None = None, device: str | None = None
+) -> list[Verdict]:
     """Seed 003's three: the flow loss alone; no KL against KL; the condition shuffled. Runs go to ``out/ablate-…``."""
     alone = _trial(config, "ablate-flow", steps)
     losses = alone.flow.losses
     losses.kl = losses.contrastive = losses.dino = losses.norm = 0.0
-    flow = _history(alone, None, shown)
+    flow = _history(alone, None, shown, device)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "start: the text head of .* had")  # another std_range: meant so
-        kl = [_history(trial, None, shown) for trial in kl_trials(config, steps, f"{alone.out}/pipeline")]
+        kl = [_history(trial, None, shown, device) for trial in kl_trials(config, steps, f"{alone.out}/pipeline")]
     gain = flow["flow/cond_gain_cos"][-1]
     return [
         checks.ablation_only_flow(flow),
@@ -69,7 +73,7 @@ def _trial(config: Config, name: str, steps: int | None = None) -> Config:
     return trial
 
 
-def _history(trial: Config, samples: int | None, shown: Shown | None) -> dict[str, Sequence[float]]:
+def _history(trial: Config, samples: int | None, shown: Shown | None, device: str | None) -> dict[str, Sequence[float]]:
     trial.data.limit = samples
-    run(trial, shown=shown)
+    run(trial, shown=shown, device=device)
     return history_of(read_log(Path(trial.out) / "flow"))
