@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from transformers import CLIPTextConfig, CLIPTextModel
 
 import fmpipe
 from fmkernels.flow import crossflow, sample
+from fmpipe.known import KnownCaptions
 from fmpipe.models import build
 from fmpipe.pipeline import FlowPipeline
 from fmpipe.text import CLIPText
@@ -366,7 +368,10 @@ WRONG = {
         "num_images_per_prompt must be 1 with latents",
     ),
     "embeds": ({"prompt": None, "prompt_embeds": torch.zeros(1, 3, 64)}, r"prompt_embeds must be \(B, 16, 64\)"),
-    "adaptive callback": ({"solver": "dopri5", "callback_on_step_end": print}, "no place in solver='dopri5'"),
+    "adaptive callback": (
+        {"solver": "dopri5", "callback_on_step_end": print},
+        "not supported with the adaptive solver 'dopri5'",
+    ),
 }
 
 
@@ -393,3 +398,65 @@ def test_released_parts_load_with_one_call(tmp_path):
     torch.testing.assert_close(out.mu, networks.eval().text_head(*encoder(["a cat"]))[0])
     with pytest.raises(ValueError, match="unknown preset 'other'"):
         FlowPipeline.from_released(encoder, tmp_path / "tiny_dimr.pth", tmp_path / "autoencoder_kl.pth", preset="other")
+
+
+def test_omitted_settings_are_the_pipelines_own(pipe, tmp_path):
+    """From its config, which save_pretrained keeps; arguments come first."""
+    parts = {name: getattr(pipe, name) for name in ("text_encoder", "text_head", "velocity_net", "vae")}
+    own = {"schedule": "uniform", "solver": "ab2", "num_inference_steps": 3, "guidance_scale": 2.0, "fm_gain": 1.5}
+    FlowPipeline(**parts, **own, max_guidance=4.0).save_pretrained(tmp_path)
+    mine = FlowPipeline.from_pretrained(tmp_path)
+    assert {name: mine.config[name] for name in own} == own
+    z0 = torch.randn(1, *pipe.text_head.config.latent_shape)
+    given = run(pipe, None, latents=z0, **{**own, "num_inference_steps": 3}).z1
+    assert torch.equal(run(mine, None, latents=z0).z1, given)
+    assert not torch.equal(run(mine, None, latents=z0, solver="euler").z1, given)
+    with pytest.raises(ValueError, match="unknown solver 'rk4'"):
+        FlowPipeline(**parts, solver="rk4")
+
+
+def test_guidance_of_one_costs_one_forward(pipe, monkeypatch):
+    sizes, velocity = [], pipe.velocity_net.velocity
+    monkeypatch.setattr(pipe.velocity_net, "velocity", lambda x, *a, **o: sizes.append(len(x)) or velocity(x, *a, **o))
+    for guidance in (None, 1, 1.0, 2.0):
+        run(pipe, num_inference_steps=1, guidance_scale=guidance)
+    assert sizes == [1, 1, 1, 2]
+
+
+def test_guidance_beyond_what_the_model_tolerates_warns(pipe):
+    parts = {name: getattr(pipe, name) for name in ("text_encoder", "text_head", "velocity_net", "vae")}
+    for most, words in ((2.0, "expect distorted images"), (1.0, "trained without guidance")):
+        limited = FlowPipeline(**parts, max_guidance=most, num_inference_steps=1)
+        with pytest.warns(UserWarning, match=rf"guidance_scale 3 is above {most:g}.*{words}"):
+            run(limited, guidance_scale=3.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run(limited, guidance_scale=most)
+
+
+def test_prompts_that_are_empty_or_too_long_warn(pipe):
+    with pytest.warns(UserWarning, match="the prompt is empty"):
+        run(pipe, "  ", num_inference_steps=1)
+    with pytest.warns(UserWarning, match="which ignores everything from 'the moon the' on"):
+        run(pipe, "a cat " * 7 + "the moon the", num_inference_steps=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(pipe, "a cat", num_inference_steps=1)
+
+
+def test_a_prompt_unlike_every_caption_names_the_nearest(pipe):
+    known = KnownCaptions.embed(pipe.text_encoder, ["a cat", "the moon"])
+    states, mask = pipe.text_encoder(["the moon", "a cat"])
+    assert [caption for caption, _ in known.nearest(states, mask)] == ["the moon", "a cat"]
+    assert all(cosine > 0.99 for _, cosine in known.nearest(states, mask))
+    opposite = KnownCaptions(["a cat"], -KnownCaptions.embed(pipe.text_encoder, ["a dog"]).embeddings)
+    parts = {name: getattr(pipe, name) for name in ("text_encoder", "text_head", "velocity_net", "vae")}
+    with pytest.warns(UserWarning, match=r"'a dog' is unlike everything .*drawn from: 'a cat'"):
+        run(FlowPipeline(**parts, known=opposite, num_inference_steps=1), "a dog")
+
+
+def test_noise_in_interpolation_and_arithmetic_is_the_generators(pipe):
+    for call in (lambda **o: pipe.interpolate("a", "b", 3, **o), lambda **o: pipe.arithmetic(["a", "b"], **o)):
+        made = [call(num_inference_steps=1, output_type="latent", generator=g) for g in (None, seeded(1), seeded(1))]
+        assert torch.equal(made[1].z0, made[2].z0)
+        assert not torch.equal(made[0].z0, made[1].z0)

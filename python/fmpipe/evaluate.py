@@ -76,7 +76,7 @@ def paraphrases(path: str | Path | None = None) -> list[Asked]:
     return out
 
 
-def drawn_pictures(pipe, prompts: Sequence[str], steps: int, seed: int, batch: int = 50) -> Iterable[Tensor]:
+def drawn_pictures(pipe, prompts: Sequence[str], steps: int | None, seed: int, batch: int = 50) -> Iterable[Tensor]:
     """Pictures in [0, 1], (B, 3, H, W), batch by batch; a picture's noise depends on its number."""
     for first in range(0, len(prompts), batch):
         some = list(prompts[first : first + batch])
@@ -87,7 +87,7 @@ def drawn_pictures(pipe, prompts: Sequence[str], steps: int, seed: int, batch: i
 def evaluate(
     pipe,
     *,
-    steps: int = 25,
+    steps: int | None = None,
     seed: int = 0,
     more: str | Path | None = None,
     font: str | Path | None = None,
@@ -147,7 +147,7 @@ def _autoencoder(vae, truth: Tensor, keys: list[str]) -> list[Figure]:
     ]
 
 
-def _running(pipe, steps: int, seed: int) -> list[Figure]:
+def _running(pipe, steps: int | None, seed: int) -> list[Figure]:
     """The demo's pictures: how long they take once, and how far the eager backend's are from them."""
 
     def pictures() -> Tensor:
@@ -160,7 +160,7 @@ def _running(pipe, steps: int, seed: int) -> list[Figure]:
     with fmkernels.use_backend("eager"):
         apart = (pictures().mul(255).round() - ours.mul(255).round()).abs().max().item()
     return [
-        Figure(f"{len(DEMO)} pictures of {steps} steps, s", seconds, 5.0, most=True),
+        Figure(f"{len(DEMO)} pictures of {steps or pipe.config.num_inference_steps} steps, s", seconds, 5.0, most=True),
         Figure("eager backend: largest difference, levels", apart, 1.0, most=True),
     ]
 

@@ -64,23 +64,44 @@ def document(title: str, body: str, lang: str = "en") -> str:
     )
 
 
+def _probe_rows(probes: dict) -> str:
+    """Return the rows of the probe table: what was measured, the figures, and how to read them."""
+    start, moved, end = probes["A"], probes["B"], probes["C"]
+
+    def decoded(probe) -> str:
+        return f"pixels {probe.low:.2f} to {probe.high:.2f}, contrast {probe.contrast:.2f}, latent rms {probe.rms:.2f}"
+
+    rows = (
+        ("A: z0 decoded, before the flow", decoded(start), "Shows what the text alone gives; usually blurred."),
+        ("B: rms change of the first step", f"{moved:.4f}", "Close to 0 means that the velocity network does nothing."),
+        (
+            "C: z1 decoded, after the flow",
+            decoded(end),
+            "Pixels should lie between about -1 and 1. A contrast near 0 means an empty image.",
+        ),
+    )
+    return "".join(f"<tr><th>{name}</th><td>{value}</td><td>{words}</td></tr>" for name, value, words in rows)
+
+
 def page(runs: Sequence[Run], settings: dict[str, object]) -> str:
-    """The page as a string; nothing in it points elsewhere. Plots of traces are left out without matplotlib."""
+    """Return the page as a string that refers to no other file. Without matplotlib, it has no plots of the traces."""
+    gallery = "".join(
+        f'<figure><img src="{_picture(image)}" alt="{html.escape(caption)}">'
+        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+        for run in runs
+        for image, caption in zip(run.images, run.captions, strict=True)
+    )
     sections = []
-    for k, (images, captions, trace, probes) in enumerate(runs, 1):
-        figures = "".join(
-            f'<figure><img src="{_picture(image)}" alt=""><figcaption>{html.escape(caption)}</figcaption></figure>'
-            for image, caption in zip(images, captions, strict=True)
-        )
+    for k, run in enumerate(runs, 1):
         title = f"<h2>Batch {k} of {len(runs)}</h2>" if len(runs) > 1 else ""
-        lines = html.escape("\n".join(trace.lines()))
+        lines = html.escape("\n".join(run.trace.lines()))
         sections.append(
-            f"{title}{figures}<h3>Trace</h3>{_plot(trace)}<details><summary>Every step</summary><pre>{lines}</pre>"
-            f"</details><h3>Probes</h3>{table(probes)}"
+            f"{title}<h3>Trace</h3>{_plot(run.trace)}<details><summary>Every step</summary><pre>{lines}</pre></details>"
+            f"<h3>Probes</h3><table>{_probe_rows(run.probes)}</table>"
         )
     count = sum(len(run.images) for run in runs)
-    title = f"{count} picture{'s' * (count != 1)}"
-    return document(title, f"{''.join(sections)}<h2>Settings</h2>{table(settings)}")
+    title = f"{count} image{'s' * (count != 1)}"
+    return document(title, f"{gallery}{''.join(sections)}<h2>Settings</h2>{table(settings)}")
 
 
 def verdict_page(verdicts: "Sequence[Verdict]", pictures: dict[str, object], settings: dict[str, object]) -> str:

@@ -1,9 +1,9 @@
 """Text to image in one object: prompts, z0, flow, VAE. A diffusers pipeline."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 
 import torch
@@ -16,12 +16,16 @@ from torch import Tensor
 import fmpipe.text.encoders  # (diffusers finds a pipeline's parts only in modules that are imported)
 import fmpipe.text.meta_query  # noqa: F401
 from fmkernels import flow_pair, reparameterize, velocity_stats
-from fmkernels.flow import SCHEDULES, SOLVERS, Sample, Schedule, Trace, make_schedule, sample
-from fmpipe.bundled import BUNDLED, parts
+from fmkernels.flow import Sample, Schedule, Trace, make_schedule, sample
+from fmpipe.bundled import BUNDLED, find_pipeline, parts
+from fmpipe.known import KnownCaptions
 from fmpipe.models import DiMR, DiT, VariationalHead, load_checkpoint
+from fmpipe.sampling import check_sampling
 from fmpipe.vae import LatentVAE
 
-OUTPUT_TYPES = ("pil", "np", "pt", "latent")
+# Cosine to the nearest training caption below which a prompt is reported as unknown. Of the default model's captions,
+# 1 % are below it; of its captions in new templates, 2 %.
+FAR = 0.58
 
 
 @dataclass
@@ -59,9 +63,18 @@ class FlowPipeline(DiffusionPipeline):
     """prompt -> text states -> (mu, logvar) -> z0 -> flow -> z1 -> picture.
 
     text_encoder: an encoder of :mod:`fmpipe.text`. text_head: makes mu and logvar of its states. velocity_net: a
-    :class:`fmpipe.models.DiMR` or DiT. vae: a :class:`fmpipe.vae.LatentVAE`. fm_gain: the default gain of the velocity,
-    as :meth:`calibrate_gain` measures it. guidance_scale: the default guidance (None: off). source: what it was trained
-    on, if anyone can rebuild it: ``emoji`` or ``shapes``, on which ``fmpipe check`` then measures.
+    :class:`fmpipe.models.DiMR` or DiT. vae: a :class:`fmpipe.vae.LatentVAE`.
+
+    The other arguments are stored in ``model_index.json`` and travel with the pipeline:
+
+    Args:
+        fm_gain, guidance_scale, schedule, solver, num_inference_steps: the values that :meth:`__call__` uses where its
+            arguments are omitted. A ``guidance_scale`` of None or 1 turns guidance off.
+        max_guidance: the largest guidance scale that gives usable images; a larger one raises a warning. 1.0 means that
+            the network was trained without the null indicator, so that guidance has no meaning.
+        source: the data set it was trained on, ``emoji`` or ``shapes``, if it can be rebuilt; ``fmpipe check`` then
+            measures on it.
+        known: the embedded training captions, to warn about prompts that are far from all of them. Not saved.
     """
 
     model_cpu_offload_seq = "text_encoder->text_head->velocity_net->vae"
@@ -77,26 +90,42 @@ class FlowPipeline(DiffusionPipeline):
         fm_gain: float = 1.0,
         guidance_scale: float | None = None,
         source: str | None = None,
+        schedule: str = "crossflow",
+        solver: str = "euler",
+        num_inference_steps: int = 50,
+        max_guidance: float | None = None,
+        known: KnownCaptions | None = None,
     ):
         super().__init__()
-        if not isinstance(fm_gain, (int, float)) or not isfinite(fm_gain):
-            raise ValueError(f"fm_gain must be a finite number, got {fm_gain!r}")
+        settings = {
+            "fm_gain": fm_gain, "guidance_scale": guidance_scale, "schedule": schedule, "solver": solver,
+            "num_inference_steps": num_inference_steps, "max_guidance": max_guidance,
+        }  # fmt: skip
+        check_sampling(**settings)
+        if fm_gain is None:
+            raise ValueError("fm_gain must be a finite number, got None")
         _check_parts(text_encoder, text_head, velocity_net, vae)
         self.register_modules(text_encoder=text_encoder, text_head=text_head, velocity_net=velocity_net, vae=vae)
-        self.register_to_config(fm_gain=fm_gain, guidance_scale=guidance_scale, source=source)
+        self.register_to_config(**settings, source=source)
+        self.known = known
         self.image_processor = VaeImageProcessor(vae_scale_factor=vae.factor)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **options) -> "FlowPipeline":
-        """diffusers' own, of a folder; or a pipeline that comes with the package, by its name (``"default"``).
+        """Load a pipeline from its folder, from the folder of a training run, or by its name (``"default"``).
 
-        Only safetensors are read. OSError naming the part and the file that is damaged or lacks tensors.
+        options: as in diffusers' ``from_pretrained``. Only safetensors are read. Raises FileNotFoundError if there is
+        no pipeline, OSError naming the part and file that is damaged or lacks tensors.
         """
-        if str(name) in BUNDLED and not Path(name).is_dir():
+        name = find_pipeline(name)
+        if name in BUNDLED:
             dtype = options.pop("dtype", None) or options.pop("torch_dtype", None)
-            modules = {part: torch.nn.Module.to(module, dtype) for part, module in parts(str(name)).items()}
-            return cls(**{"source": "emoji", **modules, **options})
-        stored = _stored(Path(name)) if Path(name).is_dir() else {}
+            made = parts(name)
+            for part in made.values():
+                if isinstance(part, torch.nn.Module):
+                    torch.nn.Module.to(part, dtype)  # diffusers' own would warn about the fp16 files
+            return cls(**{**made, **options})
+        stored = _stored(name)
         pipe = super().from_pretrained(str(name), **{"use_safetensors": True, **options})
         for part, names in stored.items():
             if part not in options and (missing := sorted(pipe.components[part].state_dict().keys() - names)):
@@ -129,9 +158,30 @@ class FlowPipeline(DiffusionPipeline):
         if prompt_embeds is None:
             if self.text_encoder is None:
                 raise ValueError("prompt needs a text_encoder, and this pipeline has none: give prompt_embeds")
-            prompt_embeds, mask = self.text_encoder([prompt] if isinstance(prompt, str) else list(prompt))
+            prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+            prompt_embeds, mask = self.text_encoder(prompts)
+            self._warn_about(prompts, prompt_embeds, mask)
         head = self.text_head
         return head(prompt_embeds.to(head.device, head.dtype), None if mask is None else mask.to(head.device))
+
+    def _warn_about(self, prompts: Sequence[str], states: Tensor, mask: Tensor) -> None:
+        """Warn about prompts that are empty, longer than the encoder reads, or unlike every training caption."""
+        nearest = self.known.nearest(states, mask) if self.known else [(None, 1.0)] * len(prompts)
+        cut = getattr(self.text_encoder, "cut", lambda prompt: None)
+        said = []
+        for prompt, (caption, cosine) in zip(prompts, nearest, strict=True):
+            if not prompt.strip():
+                said.append("the prompt is empty: the image shows nothing in particular")
+            elif rest := cut(prompt):
+                rest = f"{rest[:57]}..." if len(rest) > 60 else rest
+                said.append(f"the prompt is too long for the text encoder, which ignores everything from {rest!r} on")
+            elif cosine < FAR:
+                said.append(
+                    f"{prompt!r} is unlike everything this model was trained on; drawn from: {caption!r} "
+                    f"(cosine similarity {cosine:.2f}). The model knows English names of things that have an emoji"
+                )
+        for message in dict.fromkeys(said):
+            warnings.warn(message, stacklevel=4)
 
     def prepare_latents(
         self,
@@ -154,10 +204,10 @@ class FlowPipeline(DiffusionPipeline):
     def __call__(
         self,
         prompt: str | Sequence[str] | None = None,
-        num_inference_steps: int = 50,
+        num_inference_steps: int | None = None,
         guidance_scale: float | None = None,
-        schedule: str = "crossflow",
-        solver: str = "euler",
+        schedule: str | None = None,
+        solver: str | None = None,
         num_images_per_prompt: int = 1,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         latents: Tensor | None = None,
@@ -173,23 +223,41 @@ class FlowPipeline(DiffusionPipeline):
         callback_on_step_end: Callable | None = None,
         callback_on_step_end_tensor_inputs: Sequence[str] = ("latents",),
     ) -> FlowPipelineOutput | tuple:
-        """One picture, or ``num_images_per_prompt``, for each prompt.
+        """Generate ``num_images_per_prompt`` images for each prompt.
 
-        Give ``prompt``, or its text states ``prompt_embeds``, or z0 itself as ``latents``. guidance_scale: None is the
-        pipeline's own; ``v = v_null + guidance (v - v_null)`` by one batched forward. schedule, solver: of
-        :mod:`fmkernels.flow`. z0_mode: ``"sample"`` or ``"mean"``. fm_gain: None is the pipeline's own. dt_scale,
-        time_dir, align_variance, velocity_dtype (of the velocity network's forward): the diary's knobs. output_type:
-        ``"pil"``, ``"np"``, ``"pt"`` or ``"latent"``. callback_on_step_end: diffusers', called with (pipeline, step, t,
-        {"latents": x}); a dict with other latents that it returns replaces them. callback_on_step_end_tensor_inputs:
-        also ``"stats"``, the step's row of the trace, (B, 5) on the device.
+        Exactly one of ``prompt``, ``prompt_embeds`` (its text states) and ``latents`` (z0 itself) must be given.
+
+        Args:
+            num_inference_steps, guidance_scale, schedule, solver, fm_gain: None selects the pipeline's own value, from
+                its config. Guidance is ``v = v_null + guidance_scale (v - v_null)``, computed in one batched forward;
+                a scale of 1 turns it off.
+            z0_mode: ``"sample"`` draws z0 from N(mu, exp(logvar)), ``"mean"`` uses mu.
+            dt_scale: a factor for every step.
+            time_dir: ``"1->0"`` reverses t and dt.
+            align_variance: set the standard deviation of every z0 to 1 (True) or to this value.
+            velocity_dtype: dtype of the velocity network's forward; None is its own.
+            output_type: ``"pil"``, ``"np"``, ``"pt"`` or ``"latent"``.
+            callback_on_step_end: as in diffusers, called with (pipeline, step, t, {"latents": x}). Latents in the dict
+                that it returns replace the state. Not supported with the adaptive solver 'dopri5'.
+            callback_on_step_end_tensor_inputs: also ``"stats"``, the step's row of the trace, (B, 5), on the device.
         """
+        own = self.config
+        num_inference_steps = own.num_inference_steps if num_inference_steps is None else num_inference_steps
+        guidance = own.guidance_scale if guidance_scale is None else guidance_scale
+        guidance = None if guidance == 1 else guidance  # the same velocity, at half the cost
+        gain = own.fm_gain if fm_gain is None else fm_gain
+        schedule, solver = schedule or own.schedule, solver or own.solver
         plan = self.check_inputs(
             prompt, prompt_embeds, latents, num_inference_steps, guidance_scale, schedule, solver,
             num_images_per_prompt, generator, z0_mode, fm_gain, dt_scale, time_dir, align_variance, velocity_dtype,
             output_type, callback_on_step_end, callback_on_step_end_tensor_inputs,
         )  # fmt: skip
-        guidance = self.config.guidance_scale if guidance_scale is None else guidance_scale
-        gain = self.config.fm_gain if fm_gain is None else fm_gain
+        if guidance is not None and own.max_guidance is not None and guidance > own.max_guidance:
+            why = "it was trained without guidance" if own.max_guidance <= 1 else "expect distorted images"
+            warnings.warn(
+                f"guidance_scale {guidance:g} is above {own.max_guidance:g}, the most that this model tolerates: {why}",
+                stacklevel=2,
+            )
 
         # 1. prompts to mu and logvar, 2. to z0
         mu = logvar = None
@@ -254,33 +322,56 @@ class FlowPipeline(DiffusionPipeline):
     # Latents as they are
 
     @torch.no_grad()
-    def interpolate(self, a: str, b: str, n: int = 8, **options) -> FlowPipelineOutput:
-        """n pictures from prompt a to prompt b, along the straight line between their means in the latent."""
+    def interpolate(
+        self, a: str, b: str, n: int = 8, *, generator: torch.Generator | None = None, **options
+    ) -> FlowPipelineOutput:
+        """Generate n images along the straight line between the means of prompts a and b in the latent space.
+
+        With a generator, the same noise, at the scale of the interpolated sigma, is added to all of them. options: of
+        :meth:`__call__`.
+        """
         if not isinstance(n, int) or n < 2:
             raise ValueError(f"interpolate: n must be at least 2, got {n!r}")
-        mu, _ = self.encode([a, b])
+        mu, logvar = (x.float() for x in self.encode([a, b]))
         way = torch.linspace(0, 1, n, device=mu.device).view(-1, 1, 1, 1)
-        return self(latents=torch.lerp(mu[:1].float(), mu[1:].float(), way), **options)
+        z = torch.lerp(mu[:1], mu[1:], way)
+        if generator is not None:
+            z = z + torch.lerp(logvar[:1], logvar[1:], way).mul(0.5).exp() * _noise(mu[:1], generator)
+        return self(latents=z, **options)
 
     @torch.no_grad()
-    def arithmetic(self, add: str | Sequence[str], subtract: str | Sequence[str] = (), **options) -> FlowPipelineOutput:
-        """The picture of the sum of some prompts' means less others', brought back to mean 0 and std 1."""
+    def arithmetic(
+        self,
+        add: str | Sequence[str],
+        subtract: str | Sequence[str] = (),
+        *,
+        generator: torch.Generator | None = None,
+        **options,
+    ) -> FlowPipelineOutput:
+        """Generate the image of the sum of the means of some prompts minus others, restandardized to mean 0, std 1.
+
+        With a generator, noise at the scale of the first prompt's sigma is added before that. options: of
+        :meth:`__call__`.
+        """
         add, subtract = ([texts] if isinstance(texts, str) else list(texts) for texts in (add, subtract))
         if not add:
             raise ValueError("arithmetic: add must have at least one prompt")
-        mu, _ = self.encode([*add, *subtract])
+        mu, logvar = (x.float() for x in self.encode([*add, *subtract]))
         signs = torch.tensor([1.0] * len(add) + [-1.0] * len(subtract), device=mu.device)
-        z = torch.einsum("b,bchw->chw", signs, mu.float())[None]
-        if not z.std() > 1e-6 * mu.float().std():
+        z = torch.einsum("b,bchw->chw", signs, mu)[None]
+        if not z.std() > 1e-6 * mu.std():
             raise ValueError("arithmetic: nothing is left of add once subtract is taken away")
+        if generator is not None:
+            z = z + logvar[:1].mul(0.5).exp() * _noise(z, generator)
         return self(latents=(z - z.mean()) / z.std(), **options)
 
     @torch.no_grad()
     def calibrate_gain(self, images: Tensor, prompts: Sequence[str], *, save: bool = False, seed: int = 0) -> float:
-        """median(|v_target| / |v_pred|) over the pairs at random t, in [-1, 1] pixels: 1 for a network that is not shy.
+        """Return median(|v_target| / |v_pred|) over the pairs at random t: 1.0 if the predicted speed is unbiased.
 
-        images: (B, 3, H, W) of the pipeline's size. save: into the pipeline's config, where it becomes the default
-        ``fm_gain`` (and goes with save_pretrained). ValueError, and nothing saved, for a gain that is no number.
+        images: (B, 3, H, W) in [-1, 1], of the pipeline's size. save: store it in the pipeline's config, where it
+        becomes the default ``fm_gain`` and goes with save_pretrained. Raises ValueError, and saves nothing, if the gain
+        is not finite.
         """
         shape = (3, *(side * self.vae.factor for side in self.text_head.config.latent_shape[1:]))
         if not isinstance(images, Tensor) or not images.is_floating_point() or tuple(images.shape[1:]) != shape:
@@ -324,23 +415,11 @@ class FlowPipeline(DiffusionPipeline):
             if x is not None and (not isinstance(x, Tensor) or not len(x) or tuple(x.shape[1:]) != shape):
                 got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
                 raise ValueError(f"{name} must be (B, {', '.join(map(str, shape))}), got {got}")
-        for name, value, known in (
-            ("schedule", schedule, SCHEDULES), ("solver", solver, SOLVERS), ("output_type", output_type, OUTPUT_TYPES),
-            ("z0_mode", z0_mode, ("sample", "mean")), ("time_dir", time_dir, ("0->1", "1->0")),
-        ):  # fmt: skip
-            if value not in known:
-                raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")
-        for name, value in (("num_images_per_prompt", count), ("num_inference_steps", steps)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-        for name, value, empty in (
-            ("guidance_scale", guidance_scale, None), ("fm_gain", fm_gain, None), ("dt_scale", dt_scale, 1.0),
-            ("align_variance", align_variance, False),
-        ):  # fmt: skip
-            if value is not empty and (not isinstance(value, (int, float)) or not isfinite(value)):
-                raise ValueError(f"{name} must be a finite number, got {value!r}")
-        if align_variance is not False and align_variance <= 0:
-            raise ValueError(f"align_variance must be True, False or a standard deviation, got {align_variance!r}")
+        check_sampling(
+            num_inference_steps=steps, num_images_per_prompt=count, guidance_scale=guidance_scale, fm_gain=fm_gain,
+            dt_scale=dt_scale, schedule=schedule, solver=solver, output_type=output_type, z0_mode=z0_mode,
+            time_dir=time_dir, align_variance=align_variance,
+        )  # fmt: skip
         if velocity_dtype not in (None, torch.float64, torch.float32, torch.float16, torch.bfloat16):
             raise ValueError(f"velocity_dtype must be a floating point dtype or None, got {velocity_dtype!r}")
         if latents is not None and count > 1:
@@ -354,7 +433,7 @@ class FlowPipeline(DiffusionPipeline):
         if callback is not None and not callable(callback):
             raise TypeError(f"callback_on_step_end must be callable, got {type(callback).__name__}")
         if callback is not None and solver == "dopri5":
-            raise ValueError("callback_on_step_end has no place in solver='dopri5', whose steps are its own")
+            raise ValueError("callback_on_step_end is not supported with the adaptive solver 'dopri5'")
         if unknown := set(seen or ()) - set(self._callback_tensor_inputs):
             known = ", ".join(self._callback_tensor_inputs)
             raise ValueError(f"callback_on_step_end_tensor_inputs: there is no {unknown.pop()!r}; choose from {known}")

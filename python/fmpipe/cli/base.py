@@ -1,8 +1,15 @@
-"""What the commands share: the app, its consoles and options, refusals, loading a pipeline, writing a file."""
+"""What the commands share: the app, its options and errors, loading a pipeline, writing a file."""
 
+import contextlib
+import gc
 import io
+import json
 import os
+import re
+import sys
 import warnings
+from collections.abc import Callable, Collection
+from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
 from typing import Annotated
@@ -11,72 +18,297 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fmpipe.bundled import find_pipeline
 from fmpipe.page import write_whole
+from fmpipe.requirements import install_line
+from fmpipe.sampling import Dtype, Schedule, Solver
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="rich", help=(
-    "Text to image by flow matching: prompts become z0, a velocity field carries z0 to z1, a VAE decodes it.\n\n"
-    "A pipeline is a folder, as FlowPipeline.save_pretrained writes it; without one the default is used.\n\n"
-    "[b]fmpipe generate \"a red cat\" --pipeline my-folder --steps 50 --out cat.png --trace[/b]"
-))  # fmt: skip
 out, err = Console(), Console(stderr=True)
+IMAGES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
+# Optional imports of diffusers and transformers that take seconds and that no command needs.
+UNUSED = ("scipy", "sklearn", "sentence_transformers", "pandas")
 
-KINDS = ("float32", "bfloat16", "float16")
-Pipeline = Annotated[str, typer.Option(help="folder of a pipeline, or the name of one that comes with fmpipe")]
-Steps = Annotated[int, typer.Option(min=1, help="of the solver")]
-Seed = Annotated[int, typer.Option(help="of the noise; each picture's depends on its prompt and on this")]
-Dtype = Annotated[str, typer.Option(help="of the networks: float32, bfloat16 or float16")]
+
+class Refused(Exception):  # noqa: N818
+    """Bad input (exit code 2) or a failure elsewhere (exit code 1). It is printed as one line, without a traceback."""
+
+    def __init__(self, message: object, code: int = 2):
+        super().__init__(" ".join(str(message).split()))
+        self.code = code
+
+
+class Commands(typer.core.TyperGroup):
+    """Prints every error as one line on stderr, and Python warnings of fmpipe and fmkernels too."""
+
+    def main(self, *args, standalone_mode: bool = True, **options):
+        with contextlib.suppress(AttributeError):
+            sys.stdout.reconfigure(errors="replace"), sys.stderr.reconfigure(errors="replace")
+        _show_only_our_warnings()
+        try:
+            code = super().main(*args, standalone_mode=False, **options)
+        except Refused as error:
+            say(error, "red")
+            code = error.code
+        except ImportError as error:
+            line = install_line(error)
+            if line is None:
+                raise
+            say(line, "red")
+            code = 1
+        except Exception as error:
+            if not hasattr(error, "format_message"):  # not one of typer's
+                raise
+            code = _usage_error(error, list(options.get("args") or (args[0] if args else None) or sys.argv[1:]))
+        if standalone_mode:
+            sys.exit(code if isinstance(code, int) else 0)
+        return code
+
+
+def _usage_error(error, argv: list[str]) -> int:
+    """Print an error in the arguments as one line: the option, what it got, and the command whose help explains it."""
+    context, names = getattr(error, "ctx", None), getattr(getattr(error, "param", None), "opts", ())
+    if type(error).__name__ == "NoArgsIsHelpError":
+        err.print(error.format_message(), highlight=False)
+        return 2
+    message = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
+    given = [argv[i + 1] for i, word in enumerate(argv[:-1]) if word in names]
+    given += [word.partition("=")[2] for word in argv if word.partition("=")[0] in names and "=" in word]
+    if given and repr(given[-1]) not in message:
+        message += f", got {given[-1]!r}"
+    say(message + (f"; see {context.command_path} --help" if context else ""), "red")
+    return getattr(error, "exit_code", 2)
+
+
+def _show_only_our_warnings() -> None:
+    if sys.warnoptions:
+        return
+    warnings.filterwarnings("ignore")
+    warnings.filterwarnings("default", module=r"fm(pipe|kernels)\b")
+    warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", "yellow")
+
+
+def say(message: object, colour: str | None = None) -> None:
+    """Print one line on stderr, unwrapped, so that commands in it can be copied."""
+    prefix = f"[{colour}]fmpipe:[/]" if colour else "fmpipe:"
+    err.print(f"{prefix} {escape(' '.join(str(message).split()))}", highlight=False, soft_wrap=True)
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "Text to image by flow matching: generate images, train models, and find out what is wrong with a run.\n\n"
+        "A prompt becomes a latent z0, a velocity network carries z0 to the image latent z1, and a VAE decodes z1. "
+        "A pipeline holds these networks: it is the name [b]default[/b], a folder written by save_pretrained, or the "
+        "folder of a training run.\n\n"
+        'Start with [b]fmpipe generate "a cat"[/b], [b]fmpipe train --config shapes-tiny[/b], or '
+        "[b]fmpipe report RUN[/b]. Every command explains itself with [b]--help[/b]."
+    ),
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        out.print(f"fmpipe {version('fmkernels')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+# Options that several commands have
+
+PipelineOption = Annotated[
+    str,
+    typer.Option(
+        "--pipeline",
+        "-p",
+        help="Pipeline to use: a folder written by save_pretrained, the folder of a training run, or the name of a "
+        "bundled pipeline.",
+    ),
+]
+StepsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of solver steps. More steps are slower and follow the flow more exactly; 10 to 50 is common.",
+        show_default="the pipeline's own; 20 for the default model",
+    ),
+]
+SeedOption = Annotated[
+    int,
+    typer.Option(help="Random seed. The noise of an image depends on its prompt and on this number, on nothing else."),
+]
+SolverOption = Annotated[
+    Solver | None,
+    typer.Option(
+        help="Integration method. euler: one evaluation per step, first order. ab2: one evaluation per step, second "
+        "order; the best choice for most models, with the schedule uniform. heun: two evaluations per step, second "
+        "order. dopri5: adaptive and slow; use it as a reference (--steps has no effect).",
+        show_default="the pipeline's own; ab2 for the default model",
+    ),
+]
+ScheduleOption = Annotated[
+    Schedule | None,
+    typer.Option(
+        help="Times at which the velocity is evaluated. uniform: equal steps from 0 to 1, the best choice for ab2 and "
+        "heun. crossflow: as in CrossFlow's sampler, for euler and released checkpoints. logit_normal: short steps in "
+        "the middle of the path; does not cover its ends. midpoint: equal steps, evaluated in the middle, for euler. "
+        "shifted: shorter steps toward the image.",
+        show_default="the pipeline's own; uniform for the default model",
+    ),
+]
+GuidanceOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Guidance scale. 1 has no effect; larger values follow the prompt more closely, at twice the cost per "
+        "step, and distort the image if they are too large. Only for models trained with the null indicator.",
+        show_default="the pipeline's own; 1 for the default model",
+    ),
+]
+DtypeOption = Annotated[
+    Dtype,
+    typer.Option(
+        help="Data type of the networks' weights. float32 is exact; bfloat16 halves the memory and is faster on GPUs "
+        "and on CPUs with AVX-512 BF16. The state of the solver is always float32."
+    ),
+]
+DeviceOption = Annotated[
+    str, typer.Option(help="Device to run on: auto (a GPU if torch sees one), cpu, cuda, cuda:1, mps or xpu.")
+]
+THRESHOLD_HELP = "Change a threshold: NAME=VALUE, for example {}. May be repeated."
 
 
 def out_option(text: str) -> object:
-    return Annotated[Path, typer.Option("--out", help=text)]
+    return Annotated[Path, typer.Option("--out", "-o", help=text)]
 
 
-class Refused(typer.Exit):
-    """Bad input, or (code 1) a failure elsewhere: one line, no traceback."""
-
-    def __init__(self, message: object, code: int = 2):
-        super().__init__(code)
-        self.message = " ".join(str(message).split())
-        err.print(f"[red]fmpipe:[/red] {escape(self.message)}", highlight=False, soft_wrap=True)
-
-    def __str__(self) -> str:
-        return self.message
+def option_name(name: str) -> str:
+    """Map an argument of FlowPipeline to the option that sets it."""
+    renamed = {"num_inference_steps": "steps", "guidance_scale": "guidance", "num_images_per_prompt": "n"}
+    return f"--{renamed.get(name, name).replace('_', '-')}"
 
 
-def kind_of(option: str, name: str | None):
+def check_options(**settings) -> None:
+    """Refuse sampling settings that cannot work, before anything heavy is imported."""
+    from fmpipe.sampling import check_sampling
+
+    try:
+        check_sampling(option_name, **settings)
+    except ValueError as error:
+        raise Refused(error) from None
+
+
+# Devices and pipelines
+
+
+def check_device(name: str) -> None:
+    """Refuse what cannot be the name of a device; imports nothing."""
+    if not re.fullmatch(r"auto|cpu|mps|(cuda|xpu)(:\d+)?", name):
+        raise Refused(f"--device must be auto, cpu, cuda, cuda:N, mps or xpu, got {name!r}")
+
+
+def device_of(name: str) -> str:
+    """Return the device to run on; refuse one that torch does not see."""
     import torch
 
-    if name is not None and name not in KINDS:
-        raise Refused(f"{option} must be one of {', '.join(KINDS)}, got {name!r}")
-    return None if name is None else getattr(torch, name)
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = name.partition(":")
+    backend = {"cuda": torch.cuda, "xpu": torch.xpu, "mps": torch.mps}.get(kind)
+    count = 1 if backend is None else backend.device_count()
+    if int(index or 0) >= count:
+        built = f"torch {torch.__version__} sees {count} {kind} device{'s' * (count != 1)}"
+        raise Refused(f"--device {name}: {built}; use --device cpu, or install a build of torch for your GPU")
+    return name
 
 
-def load_pipeline(name: str, dtype: str = "float32"):
-    kind = kind_of("--dtype", dtype)
+@contextlib.contextmanager
+def importing_less():
+    """Import diffusers and transformers in two thirds of the time, and exit a second earlier.
+
+    Optional modules that no command needs are hidden, and the garbage collector neither runs during the imports nor
+    looks at what they created afterwards. For the command line only, which owns its process.
+    """
+    hidden = [name for name in UNUSED if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))
+    gc.disable()
+    try:
+        yield
+    finally:
+        for name in hidden:
+            if sys.modules.get(name) is None:
+                del sys.modules[name]
+        gc.freeze()
+        gc.enable()
+
+
+def quiet_libraries() -> None:
+    """Turn off the progress bars and the messages of the libraries."""
     import diffusers
-    import torch
     import transformers
 
-    from fmpipe.bundled import BUNDLED
-    from fmpipe.pipeline import FlowPipeline
-
-    if name not in BUNDLED and not (Path(name) / "model_index.json").is_file():
-        raise Refused(f"no pipeline in {name!r}: a folder with a model_index.json is needed, or {', '.join(BUNDLED)}")
     for library in (diffusers, transformers):
-        library.utils.logging.disable_progress_bar()  # there is one line for all of it
+        library.utils.logging.set_verbosity_error()
+        library.utils.logging.disable_progress_bar()
+
+
+def locate(name: str) -> str | Path:
+    """Return where a pipeline is; refuse a name that is none."""
     try:
-        with err.status(f"loading {name}"), warnings.catch_warnings(record=True) as said:
-            pipe = FlowPipeline.from_pretrained(name, dtype=kind)
-    except (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError) as error:
-        raise Refused(f"{name} cannot be loaded: {error}") from None
-    for warning in said:
-        err.print(f"[yellow]fmpipe:[/yellow] {escape(str(warning.message))}", highlight=False, soft_wrap=True)
+        return find_pipeline(name)
+    except FileNotFoundError as error:
+        raise Refused(error) from None
+
+
+def load_pipeline(name: str, dtype: str = "float32", device: str = "auto"):
+    """Load a pipeline onto a device. Checks what it can before the imports."""
+    place = locate(name)
+    check_device(device)
+    with working(f"loading {name}"):
+        with importing_less():
+            import torch
+
+            from fmpipe.pipeline import FlowPipeline
+        quiet_libraries()
+        device = device_of(device)
+        if device == "cpu" and dtype == "float16":
+            say(
+                "float16 on a CPU: weights are stored in float16 and most CPUs convert them for every operation, so "
+                "this is slower than float32 and less exact; use --dtype float32, or bfloat16"
+            )
+        try:
+            pipe = FlowPipeline.from_pretrained(place, dtype=getattr(torch, dtype))
+        except ImportError:
+            raise
+        except (OSError, ValueError, RuntimeError, TypeError, AttributeError, KeyError) as error:
+            raise Refused(f"{name} cannot be loaded: {error}") from None
     pipe.set_progress_bar_config(disable=True)
-    return pipe.to("cuda" if torch.cuda.is_available() else "cpu")
+    return pipe.to(device)
 
 
-def overrides_of(items: list[str] | None, limits) -> dict[str, float]:
-    """The thresholds of ``--set name=value``. limits: what raises KeyError for a name it does not know."""
+@contextlib.contextmanager
+def working(what: str):
+    """Show that something of unknown length is under way: a spinner, or one line if stderr is not a terminal."""
+    if not err.is_terminal:
+        say(what)
+        yield
+        return
+    with err.status(what):
+        yield
+
+
+def overrides_of(items: list[str] | None, limits: Callable) -> dict[str, float]:
+    """Parse the thresholds of ``--set name=value``. limits raises KeyError for an unknown name."""
     overrides = {}
     for name, _, value in (item.partition("=") for item in items or []):
         try:
@@ -89,13 +321,48 @@ def overrides_of(items: list[str] | None, limits) -> dict[str, float]:
     return overrides
 
 
+# Files
+
+
+def slug(*texts: str, limit: int = 60) -> str:
+    """Return a file name made from texts: letters and digits of any script, everything else a hyphen."""
+    name = "-".join(re.sub(r"[\W_]+", "-", text.lower()).strip("-") for text in texts)
+    while len(name.encode()) > limit:
+        name = name[:-1]
+    return name.strip("-") or "image"
+
+
+def is_image(option: str, path: Path, suffixes: Collection[str] = IMAGES) -> bool:
+    """Tell whether path names an image file; otherwise it names a folder. Refuse the suffix of another kind of file."""
+    if path.is_dir():
+        return False
+    if re.fullmatch(r"\.[a-z][a-z0-9]{0,4}", path.suffix.lower()) and path.suffix.lower() not in suffixes:
+        known = ", ".join(suffixes)
+        raise Refused(f"{option}: {path} has the unknown suffix {path.suffix!r}; use {known}, or the name of a folder")
+    return path.suffix.lower() in suffixes
+
+
+def image_place(option: str, path: Path, name: str) -> Path:
+    """Return the file for one image: ``path`` if it has an image suffix, otherwise ``name``.png in the folder path."""
+    file = path if is_image(option, path) else path / f"{name}.png"
+    check_place(option, file)
+    return file
+
+
+def check_file(option: str, path: Path, suffixes: Collection[str]) -> None:
+    """Refuse, before the work, a file with another suffix, or in a place that cannot be written."""
+    check_place(option, path)
+    if path.suffix.lower() not in suffixes:
+        raise Refused(f"{option}: {path} must end in {' or '.join(suffixes)}")
+
+
 def check_place(option: str, path: Path, folder: bool = False) -> None:
-    """Before the work: whether it can be written."""
+    """Refuse, before the work, a place that cannot be written."""
     if path.exists() and path.is_dir() != folder:
         raise Refused(f"{option}: {path} is a {'folder' if path.is_dir() else 'file'}")
     above = next(p for p in path.absolute().parents if p.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
-        raise Refused(f"{option}: {path} cannot be written: {above} is no folder one may write to")
+        raise Refused(f"{option}: {path} cannot be written: {above} is not a writable folder")
 
 
 def write(path: Path, data: bytes) -> None:
@@ -106,7 +373,35 @@ def write(path: Path, data: bytes) -> None:
     out.print(f"written: {path}", highlight=False, soft_wrap=True)
 
 
-def save_picture(image, path: Path) -> None:
+def save_image(image, path: Path, info: dict[str, object] | None = None, scale: int = 1) -> None:
+    """Write a PNG or JPEG, enlarged ``scale`` times, with info as PNG text or as a JPEG comment."""
+    from PIL.PngImagePlugin import PngInfo
+
+    kind, data = IMAGES[path.suffix.lower()], io.BytesIO()
+    info, image = {**(info or {}), "version": f"fmpipe {version('fmkernels')}"}, enlarged(image, scale)
+    if kind == "PNG":
+        texts = PngInfo()
+        for name, value in info.items():
+            texts.add_itxt(name, str(value))
+        image.save(data, format=kind, pnginfo=texts)
+    else:
+        image.save(data, format=kind, quality=95, comment=json.dumps(info, ensure_ascii=False).encode())
+    write(path, data.getvalue())
+
+
+def enlarged(image, scale: int):
+    """Return the image with every pixel as a square of ``scale`` × ``scale``."""
+    from PIL import Image
+
+    return image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST) if scale > 1 else image
+
+
+def save_gif(frames, path: Path, info: dict[str, object] | None = None) -> None:
+    """Write an animation of frames, 8 per second; the last one stays for a second."""
     data = io.BytesIO()
-    image.save(data, format="JPEG" if path.suffix.lower() in (".jpg", ".jpeg") else "PNG")
+    durations = [125] * (len(frames) - 1) + [1000]
+    comment = json.dumps(info or {}, ensure_ascii=False).encode()
+    frames[0].save(
+        data, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0, comment=comment
+    )
     write(path, data.getvalue())

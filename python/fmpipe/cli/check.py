@@ -7,18 +7,24 @@ import typer
 from rich.markup import escape
 
 from fmpipe.cli.base import (
-    Pipeline,
+    THRESHOLD_HELP,
+    DeviceOption,
+    PipelineOption,
     Refused,
-    Seed,
-    Steps,
+    SeedOption,
+    StepsOption,
     app,
+    check_device,
+    check_options,
     check_place,
     err,
     load_pipeline,
+    locate,
     out,
     out_option,
     overrides_of,
-    save_picture,
+    save_image,
+    working,
     write,
 )
 from fmpipe.page import verdict_page
@@ -26,51 +32,90 @@ from fmpipe.page import verdict_page
 
 @app.command()
 def check(
-    what: Annotated[str, typer.Argument(metavar="PIPELINE", help="a pipeline's folder or name; or a text of figures")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="PIPELINE",
+            help="Pipeline to check: its folder, the folder of a training run, or its name (default). Or a text file "
+            "with printed figures.",
+        ),
+    ],
     images: Annotated[
-        Path | None, typer.Option(help="a folder of pictures to measure on; left out: what it was trained on, if known")
+        Path | None,
+        typer.Option(
+            help="Folder of images to measure on. Without it, the pipeline's own training data are used if they can be "
+            "rebuilt; otherwise checks that need images are skipped.",
+            show_default=False,
+        ),
     ] = None,
-    captions: Annotated[Path | None, typer.Option(help="their captions: .jsonl, or .txt with one a line")] = None,
-    log: Annotated[Path | None, typer.Option(help="a training run's folder or log.jsonl")] = None,
-    n: Annotated[int, typer.Option(min=1, help="at most so many pictures")] = 8,
-    steps: Steps = 25,
-    seed: Seed = 0,
-    limit: Annotated[list[str] | None, typer.Option("--set", help="a threshold, as one_step/cos=0.4")] = None,
-    place: out_option("folder of check.json, check.html and the pictures") = Path("check"),
+    captions: Annotated[
+        Path | None,
+        typer.Option(
+            help="Captions of the images: a .jsonl file, or a .txt file with one per line.", show_default=False
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a training run, or its log.jsonl, to check too. A run given as PIPELINE brings its own.",
+            show_default=False,
+        ),
+    ] = None,
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="Largest number of images to measure on.")] = 8,
+    steps: StepsOption = None,
+    seed: SeedOption = 0,
+    limit: Annotated[
+        list[str] | None, typer.Option("--set", help=THRESHOLD_HELP.format("one_step/cos=0.4"), show_default=False)
+    ] = None,
+    device: DeviceOption = "auto",
+    place: out_option("Folder for check.json, check.html and the images of the probes.") = Path("check"),
 ) -> None:
-    """Is it sound? Every check its inputs allow, each a verdict; exit code 1 if one fails.
+    """Check a pipeline: every check that its inputs allow, each with a verdict. Exit code 1 if one fails.
 
-    Also of the diary's own lines (\\[fm], \\[text], \\[shoot], \\[teacher-euler]) in any text file:
+    [b]fmpipe check runs/mine[/b]
+
+    Figures that your own code printed (lines with \\[fm], \\[text], \\[shoot], \\[teacher-euler]) can be checked too:
     [b]fmpipe check notes.txt[/b]
     """
     import json
 
-    from fmpipe.diagnose import diary
-    from fmpipe.diagnose.examine import Examination, examine, history_of
-    from fmpipe.diagnose.log import read_log, strict
-    from fmpipe.diagnose.verdict import limits
-
+    check_options(num_inference_steps=steps)
+    check_device(device)
     check_place("--out", place, folder=True)
     text = Path(what).is_file()
     if (captions and not images) or (text and (images or log)):
-        raise Refused("--captions needs --images, and a text of figures neither --images nor --log")
+        raise Refused("--captions needs --images; a text file of figures takes neither --images nor --log")
+    for option, path in (("--images", images), ("--captions", captions), ("--log", log)):
+        if path is not None and not path.exists():
+            raise Refused(f"{option}: there is no {path}")
+    if not text:
+        locate(what)
+        if log is None and (Path(what) / "flow" / "log.jsonl").is_file():
+            log = Path(what)
+
+    from fmpipe.diagnose.verdict import limits
+
     overrides = overrides_of(limit, limits)
+    pipe = None if text else load_pipeline(what, device=device)
+    from fmpipe.diagnose import diary
+    from fmpipe.diagnose.examine import Examination, examine, history_of
+    from fmpipe.diagnose.log import read_log, strict
+
     try:
         if text:
             found = Examination(diary.verdicts(Path(what).read_text(encoding="utf-8"), overrides=overrides), {})
         else:
-            pipe = load_pipeline(what)
-            pixels, texts = _pictures(images, captions, n, pipe)
-            if log is not None and (log / "flow").is_dir():
-                log = log / "flow"  # a run's folder
-            history = None if log is None else history_of(read_log(log))
-            with err.status("measuring"):
+            with working("measuring"):
+                pixels, texts = _pictures(images, captions, n, pipe)
+                if log is not None and (log / "flow").is_dir():
+                    log = log / "flow"  # a run's folder
+                history = None if log is None else history_of(read_log(log))
                 found = examine(pipe, pixels, texts, history, steps=steps, seed=seed, overrides=overrides)
     except (OSError, ValueError, FloatingPointError) as error:
         raise Refused(error) from None
     pictures = {name: _row(tensor[:8]) for name, tensor in found.pictures.items()}
     for name, picture in pictures.items():
-        save_picture(picture, place / f"{name}.png")
+        save_image(picture, place / f"{name}.png")
     settings = {
         "checked": what,
         "images": images or ("" if text else pipe.config.get("source")),
@@ -93,7 +138,7 @@ def tell(verdicts) -> None:
     from fmpipe.diagnose.faults.ranking import rank
 
     colours = {"pass": "green", "warn": "yellow", "fail": "red"}
-    table = Table("check", "verdict", "what it means, and what to do next", show_lines=True)
+    table = Table("check", "verdict", "what it means and what to do next", show_lines=True)
     for v in verdicts:
         if v.status != "skipped":
             status = f"[{colours[v.status]}]{v.status}[/]"
@@ -145,8 +190,8 @@ def _row(images):
 
 
 @app.command()
-def info(pipeline: Pipeline = "default") -> None:
-    """A pipeline's parts, sizes, scale factors and digests, and who serves fmkernels' calls."""
+def info(pipeline: PipelineOption = "default") -> None:
+    """Show a pipeline's parts, sizes, digests and sampling settings, and which backend computes each op."""
     from rich.table import Table
 
     import fmkernels
@@ -161,5 +206,7 @@ def info(pipeline: Pipeline = "default") -> None:
         count = sum(p.numel() for p in part.parameters())
         table.add_row(name, type(part).__name__, f"{count:,}", weights_sha256(part)[:16])
     out.print(table)
-    out.print(f"scale factor {pipe.vae.config.scaling_factor}, fm_gain {pipe.config.fm_gain}", highlight=False)
+    out.print(f"scale factor {pipe.vae.config.scaling_factor}", highlight=False)
+    names = ("num_inference_steps", "solver", "schedule", "guidance_scale", "max_guidance", "fm_gain", "source")
+    out.print(", ".join(f"{name} {pipe.config[name]}" for name in names), highlight=False, soft_wrap=True)
     fmkernels.explain()

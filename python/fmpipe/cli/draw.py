@@ -1,45 +1,54 @@
-"""``fmpipe generate``, ``sweep``, ``interpolate``, ``arith``: pictures of prompts."""
+"""``fmpipe generate``, ``sweep``, ``interpolate``, ``arith``: images of prompts."""
 
+from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fmpipe.cli.base import (
-    Dtype,
-    Pipeline,
+    IMAGES,
+    DeviceOption,
+    DtypeOption,
+    GuidanceOption,
+    PipelineOption,
     Refused,
-    Seed,
-    Steps,
+    ScheduleOption,
+    SeedOption,
+    SolverOption,
+    StepsOption,
     app,
+    check_device,
+    check_file,
+    check_options,
     check_place,
-    err,
-    kind_of,
+    enlarged,
+    image_place,
+    is_image,
     load_pipeline,
+    locate,
     out,
     out_option,
-    save_picture,
+    save_gif,
+    save_image,
+    slug,
     write,
 )
+from fmpipe.cli.progress import Bars
 from fmpipe.page import Run, page
 from fmpipe.ranks import OtherRankError, Ranks
-from fmpipe.sheet import sheet
+from fmpipe.sampling import Dtype, TimeDirection
+from fmpipe.sheet import sheet, to_image
 
-PICTURES = (".png", ".jpg", ".jpeg")
-Prompts = Annotated[list[str] | None, typer.Argument(help="one or several, in quotes", show_default=False)]
-
-
-Solver = Annotated[str, typer.Option(help="euler, heun, ab2 or dopri5")]
-
-
-Schedule = Annotated[str, typer.Option(help="crossflow, logit_normal, uniform, midpoint or shifted")]
-
-
-Guidance = Annotated[float | None, typer.Option(help="guidance scale; the pipeline's own if left out")]
+OUT, GIF = Path("out"), (".gif",)
+ScaleOption = Annotated[
+    int, typer.Option(min=1, max=64, help="Enlarge every image this many times; each pixel becomes a square.")
+]
 
 
 def noise_of(prompt: str, seed: int, index: int = 0):
-    """The generator of one picture: of the prompt, the seed and its number, whatever batch or process draws it."""
+    """Return the generator of one image; it depends on its prompt, the seed and its number, not on the batch."""
     import hashlib
 
     import torch
@@ -48,183 +57,362 @@ def noise_of(prompt: str, seed: int, index: int = 0):
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def _run(call, steps: int, *, title: str = "flow", quiet: bool = False, each_step=None, **options):
-    """``call(**options)`` under a progress bar with the live |x| and |v|; wrong arguments end the command."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+@dataclass
+class Sampling:
+    """The sampling settings of a command, checked before anything heavy is imported. None is the pipeline's own."""
 
-    columns = "{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[state]}", TimeRemainingColumn()
-    progress = Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal)
-    task = progress.add_task(title, total=steps, state="")
+    pipeline: str
+    device: str
+    steps: int | None
+    solver: str | None
+    schedule: str | None
+    guidance: float | None
+    more: dict[str, object] = field(default_factory=dict)  # further arguments of the pipeline
 
-    def shown(pipe, step, t, tensors):
-        if each_step is not None:
-            each_step()
-        if not progress.disable:
-            x, v = tensors["stats"][:, :2].mean(0).tolist()
-            progress.update(task, advance=1, state=f"t={t:.2f} |x|={x:.4f} |v|={v:.4f}")
+    def __post_init__(self):
+        check_options(num_inference_steps=self.steps, **self.options)
+        locate(self.pipeline)
+        check_device(self.device)
 
-    watched = {"callback_on_step_end": shown, "callback_on_step_end_tensor_inputs": ["stats"]}
-    try:
-        with progress:
-            return call(num_inference_steps=steps, **({} if options.get("solver") == "dopri5" else watched), **options)
-    except (ValueError, TypeError, FloatingPointError, ImportError) as error:
-        raise Refused(error) from None
+    @property
+    def options(self) -> dict[str, object]:
+        given = {"solver": self.solver, "schedule": self.schedule, "guidance_scale": self.guidance}
+        return {**given, **self.more}
+
+    def info(self, pipe, prompt: str, seed: int | None) -> dict[str, object]:
+        """Return what an image was made with, for its metadata."""
+        own = {"steps": "num_inference_steps", "solver": "solver", "schedule": "schedule", "guidance": "guidance_scale"}
+        used = {k: pipe.config[name] if getattr(self, k) is None else getattr(self, k) for k, name in own.items()}
+        used["guidance"] = 1.0 if used["guidance"] is None else used["guidance"]  # 1 is no guidance
+        return {"prompt": prompt, "seed": "none" if seed is None else seed, **used, "pipeline": self.pipeline}
+
+    def run(
+        self, pipe, call, bars: Bars, title: str = "flow", *, each_step=None, frames: list | None = None, **options
+    ):
+        """Return ``call(**options)`` with its progress shown. Refuse what the pipeline refuses.
+
+        frames: receives the state after every step.
+        """
+        total = self.steps or pipe.config.num_inference_steps
+
+        def step_end(pipe, step, t, tensors):
+            if each_step is not None:
+                each_step()
+            if frames is not None:
+                frames.append(tensors["latents"])
+            state = ""
+            if bars.shown:
+                x, v = tensors["stats"][:, :2].mean(0).tolist()
+                state = f"t={t:.2f} |x|={x:.4f} |v|={v:.4f}"
+            bars.update(title, step + 1, total, state)
+
+        watched = {
+            "callback_on_step_end": step_end,
+            "callback_on_step_end_tensor_inputs": ["stats"] if frames is None else ["stats", "latents"],
+        }
+        if (self.solver or pipe.config.solver) == "dopri5":
+            watched = {}
+        try:
+            return call(num_inference_steps=self.steps, **watched, **self.options, **options)
+        except (ValueError, TypeError, FloatingPointError) as error:
+            raise Refused(error) from None
 
 
 def _texts(prompts: list[str] | None, file: Path | None) -> list[str]:
-    """The prompts given, then those of the file, one a line."""
+    """Return the prompts given, then those of the file, one per line."""
     texts = list(prompts or [])
     if file is not None:
         if not file.is_file():
-            raise Refused(f"no file {file} of prompts")
+            raise Refused(f"--prompts: there is no file {file}")
         try:
             texts += [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
         except UnicodeDecodeError:
-            raise Refused(f"{file} is not UTF-8 text") from None
+            raise Refused(f"--prompts: {file} is not UTF-8 text") from None
     if not texts:
-        raise Refused('no prompt given: fmpipe generate "a red cat", or --prompts file')
+        raise Refused('no prompt given: fmpipe generate "a red cat", or --prompts FILE')
     return texts
+
+
+def _names(texts: list[str], n: int, seed: int) -> list[str]:
+    """Return a file name for each image: its prompt, the seed if that is not 0, and a number if it is needed."""
+    names: dict[str, None] = {}
+    for text in texts:
+        for _ in range(n):
+            base = slug(text) + (f"-seed{seed}" if seed else "")
+            number = next(k for k in range(1, len(names) + 2) if (base if k == 1 else f"{base}-{k}") not in names)
+            names[base if number == 1 else f"{base}-{number}"] = None
+    return list(names)
+
+
+def _animated(pipe, states: list, captions: list[str], scale: int) -> list:
+    """Decode the states of a trajectory; one frame shows all images of the batch."""
+    decoded = (pipe.vae.decode(state.to(pipe.vae.device, pipe.vae.dtype)).float() for state in states)
+    return [sheet([to_image(x) for x in images], captions, columns=4, side=128 * scale) for images in decoded]
 
 
 @app.command()
 def generate(
-    prompt: Prompts = None,
-    pipeline: Pipeline = "default",
-    prompts: Annotated[Path | None, typer.Option(help="a file with one a line")] = None,
-    steps: Steps = 50,
-    solver: Solver = "euler",
-    schedule: Schedule = "crossflow",
-    guidance: Guidance = None,
-    seed: Seed = 0,
-    n: Annotated[int, typer.Option(min=1, help="pictures of each prompt")] = 1,
-    batch: Annotated[int, typer.Option(min=1, help="pictures at a time; finished ones are on disk")] = 8,
-    dtype: Dtype = "float32",
-    fm_gain: Annotated[float | None, typer.Option(help="of the velocity; the pipeline's own if left out")] = None,
-    dt_scale: Annotated[float, typer.Option(help="factor of every step")] = 1.0,
-    time_dir: Annotated[str, typer.Option(help="'0->1', or '1->0' for t and dt reversed")] = "0->1",
-    align_variance: Annotated[bool, typer.Option(help="set every z0's std to 1")] = False,
-    velocity_dtype: Annotated[str | None, typer.Option(help="of the velocity network's forward")] = None,
-    place: out_option("the picture; of several, a folder") = Path("out.png"),
-    trace: Annotated[bool, typer.Option("--trace", help="print |x|, |v| and dt of every step")] = False,
-    html: Annotated[Path | None, typer.Option(help="write one page with pictures, trace, probes, settings")] = None,
-    grid: Annotated[Path | None, typer.Option(help="write one labelled picture of all")] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="One or more prompts, each in quotes. The default model reads English.", show_default=False
+        ),
+    ] = None,
+    pipeline: PipelineOption = "default",
+    prompts: Annotated[Path | None, typer.Option(help="Text file with more prompts, one per line.")] = None,
+    steps: StepsOption = None,
+    solver: SolverOption = None,
+    schedule: ScheduleOption = None,
+    guidance: GuidanceOption = None,
+    seed: SeedOption = 0,
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="Number of images for each prompt.")] = 1,
+    place: out_option(
+        "Folder for the images, named after their prompts. For a single image also a file ending in .png, .jpg, .jpeg."
+    ) = OUT,
+    scale: ScaleOption = 1,
+    grid: Annotated[
+        Path | None, typer.Option(help="Also write all images as one labelled sheet to this .png or .jpg file.")
+    ] = None,
+    gif: Annotated[
+        Path | None,
+        typer.Option(help="Also write the path from z0 to the image, decoded at every step, to this .gif file."),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Also write one HTML page with the images, the trace, the probes and all settings."),
+    ] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Print |x|, |v| and dt of every step.")] = False,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Images per forward pass; those of a finished batch are on disk.")
+    ] = 8,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "float32",
+    velocity_dtype: Annotated[
+        Dtype | None,
+        typer.Option(
+            help="Data type of the velocity network's forward only, for example float32 with --dtype bfloat16."
+        ),
+    ] = None,
+    fm_gain: Annotated[
+        float | None,
+        typer.Option(
+            help="Factor for the velocity, to correct a network that predicts it too small. Measure it with the check "
+            "one_step before you change it.",
+            show_default="the pipeline's own; usually 1",
+        ),
+    ] = None,
+    dt_scale: Annotated[float, typer.Option(help="Factor for every step size, for debugging.")] = 1.0,
+    time_dir: Annotated[
+        TimeDirection, typer.Option(help="Direction of time; '1->0' reverses t and dt, for debugging.")
+    ] = "0->1",
+    align_variance: Annotated[
+        bool, typer.Option(help="Rescale every z0 to a standard deviation of 1, for debugging.")
+    ] = False,
 ) -> None:
-    """Pictures of prompts.
+    """Generate images from prompts.
 
-    Under torchrun the prompts are shared out: [b]torchrun --nproc-per-node 2 -m fmpipe generate --prompts file[/b]
+    [b]fmpipe generate "a cat" "a blue heart" --grid grid.png[/b]
+
+    Settings that are omitted are the pipeline's own. Images store their settings in the PNG metadata. Under torchrun,
+    the prompts are shared among the processes: [b]torchrun --nproc-per-node 2 -m fmpipe generate --prompts FILE[/b]
     """
     texts = _texts(prompt, prompts)
+    debug = {"fm_gain": fm_gain, "dt_scale": dt_scale, "time_dir": time_dir, "align_variance": align_variance}
+    sampling = Sampling(pipeline, device, steps, solver, schedule, guidance, debug)
     work = [(text, i) for text in texts for i in range(n)]
-    folder = place.with_suffix("") if place.suffix.lower() in PICTURES else place
-    alone = len(work) == 1 and not place.is_dir()
-    names = [place] if alone else [folder / f"{k:04d}.png" for k in range(len(work))]
-    check_place("--out", place if alone else folder, not alone)
-    for option, path in (("--html", html), ("--grid", grid)):
+    single = is_image("--out", place)
+    if single and len(work) > 1:
+        raise Refused(f"--out: {place} is one file, but {len(work)} images are asked for; name a folder, or use --grid")
+    names = [place] if single else [place / f"{name}.png" for name in _names(texts, n, seed)]
+    check_place("--out", place, folder=not single)
+    for option, path, suffixes in (("--html", html, (".html", ".htm")), ("--grid", grid, IMAGES), ("--gif", gif, GIF)):
         if path is not None:
-            check_place(option, path)
-    options = {
-        "solver": solver,
-        "schedule": schedule,
-        "guidance_scale": guidance,
-        "fm_gain": fm_gain,
-        "dt_scale": dt_scale,
-        "time_dir": time_dir,
-        "align_variance": align_variance,
-        "velocity_dtype": kind_of("--velocity-dtype", velocity_dtype),
-    }
-    runs = []
+            check_file(option, path, suffixes)
+    if gif is not None and solver == "dopri5":
+        raise Refused("--gif needs a solver with fixed steps: use --solver euler, ab2 or heun instead of dopri5")
+    runs, animation = [], []
     try:
         with Ranks() as ranks:
-            pipe, mine = load_pipeline(pipeline, dtype), ranks.share(list(enumerate(work)))
+            pipe, mine = load_pipeline(pipeline, dtype, device), ranks.share(list(enumerate(work)))
+            if velocity_dtype is not None:
+                import torch
+
+                debug["velocity_dtype"] = getattr(torch, velocity_dtype)
             batches = [mine[begin : begin + batch] for begin in range(0, len(mine), batch)]
-            for b, part in enumerate(batches, 1):
-                ranks.check()
-                captions = [text for _, (text, _) in part]
-                draws = [noise_of(text, seed, i) for _, (text, i) in part]
-                bar = {"title": f"batch {b}/{len(batches)}", "quiet": ranks.rank > 0, "each_step": ranks.check}
-                result = _run(pipe, steps, **bar, prompt=captions, generator=draws, **options)
-                for (k, _), image in zip(part, result.images, strict=True):
-                    save_picture(image, names[k])
-                if trace:
-                    out.print("\n".join(result.trace.lines()), highlight=False)
-                if html is not None or grid is not None:
-                    runs.append(Run(result.images, captions, result.trace, result.probes))
+            with Bars(quiet=ranks.rank > 0) as bars:
+                for b, part in enumerate(batches, 1):
+                    ranks.check()
+                    captions = [text for _, (text, _) in part]
+                    draws = [noise_of(text, seed, i) for _, (text, i) in part]
+                    frames = None if gif is None or animation else []
+                    result = sampling.run(
+                        pipe, pipe, bars, f"batch {b}/{len(batches)}", each_step=ranks.check, frames=frames,
+                        prompt=captions, generator=draws,
+                    )  # fmt: skip
+                    for (k, (text, i)), image in zip(part, result.images, strict=True):
+                        save_image(image, names[k], sampling.info(pipe, text, seed) | {"number": i}, scale)
+                    if trace:
+                        out.print("\n".join(result.trace.lines()), highlight=False)
+                    if frames is not None:
+                        animation = _animated(pipe, [result.z0, *frames], captions, scale)
+                    if html is not None or grid is not None:
+                        runs.append(Run(result.images, captions, result.trace, result.probes))
             everybody = ranks.gather(runs) if html is not None or grid is not None else None
     except OtherRankError as error:
         raise Refused(error, 1) from None
+    info = sampling.info(pipe, "; ".join(texts), seed)
+    if animation and ranks.rank == 0:
+        save_gif(animation, gif, info)
     if everybody is None:
         return
     runs = [run for runs in everybody for run in runs]
     if html is not None:
-        settings = {"pipeline": pipeline, "steps": steps, "seed": seed, "dtype": dtype, **options}
-        write(html, page(runs, settings).encode())
+        write(html, page(runs, {**info, "dtype": dtype, "device": pipe.device, **_changed(debug)}).encode())
     if grid is not None:
         images, captions = ([x for run in runs for x in run[k]] for k in (0, 1))
-        save_picture(sheet(images, captions, columns=4), grid)
+        save_image(sheet(images, captions, columns=4, side=128 * scale), grid, info)
+
+
+def _changed(options: dict) -> dict[str, object]:
+    """Return the debugging options that are not at their defaults."""
+    plain = {"fm_gain": None, "dt_scale": 1.0, "time_dir": "0->1", "align_variance": False, "velocity_dtype": None}
+    return {name: options[name] for name, value in plain.items() if options.get(name, value) != value}
 
 
 @app.command()
 def sweep(
-    prompt: Annotated[str, typer.Argument(show_default=False)],
-    pipeline: Pipeline = "default",
-    dt_scale: Annotated[str, typer.Option(help="values, with commas")] = "0.5,1,2",
-    gain: Annotated[str, typer.Option(help="values of fm_gain, with commas")] = "1,2,4",
-    steps: Steps = 20,
-    seed: Seed = 0,
-    dtype: Dtype = "float32",
-    place: out_option("the grid, one picture") = Path("sweep.png"),
+    prompt: Annotated[str, typer.Argument(help="The prompt, in quotes.", show_default=False)],
+    pipeline: PipelineOption = "default",
+    dt_scale: Annotated[str, typer.Option(help="Factors for the step size, separated by commas.")] = "0.5,1,2",
+    gain: Annotated[str, typer.Option(help="Factors for the velocity (fm_gain), separated by commas.")] = "1,2,4",
+    steps: StepsOption = None,
+    solver: SolverOption = None,
+    schedule: ScheduleOption = None,
+    guidance: GuidanceOption = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "float32",
+    scale: ScaleOption = 1,
+    place: out_option("File (.png, .jpg) for the sheet, or a folder.") = OUT,
 ) -> None:
-    """The diary's grid: dt_scale by gain, in both directions of time, one labelled picture of one z0."""
+    """Draw one z0 with several step sizes and gains, in both directions of time, on one labelled sheet.
+
+    If the images get better with a gain above 1, the network predicts the velocity too small; if they get better with
+    time reversed, sampling and training disagree about the direction.
+    """
     scales, gains = (_numbers(option, text) for option, text in (("--dt-scale", dt_scale), ("--gain", gain)))
-    pipe = load_pipeline(pipeline, dtype)
-    cells = [(scale, way, g) for way in ("0->1", "1->0") for scale in scales for g in gains]
-    images = [
-        _run(pipe, steps, prompt=prompt, generator=[noise_of(prompt, seed)], dt_scale=s, time_dir=w, fm_gain=g).images[
-            0
-        ]
-        for s, w, g in cells
-    ]
-    labels = [f"dt x {scale:g}, {way}, gain {g:g}" for scale, way, g in cells]
-    save_picture(sheet(images, labels, columns=len(gains)), place)
+    sampling = Sampling(pipeline, device, steps, solver, schedule, guidance)
+    file = image_place("--out", place, f"sweep-{slug(prompt)}")
+    pipe = load_pipeline(pipeline, dtype, device)
+    cells = [(s, way, g) for way in ("0->1", "1->0") for s in scales for g in gains]
+    images = []
+    with Bars() as bars:
+        for k, (s, way, g) in enumerate(cells, 1):
+            cell = {"generator": [noise_of(prompt, seed)], "dt_scale": s, "time_dir": way, "fm_gain": g}
+            images += sampling.run(pipe, pipe, bars, f"cell {k}/{len(cells)}", prompt=prompt, **cell).images
+    labels = [f"dt x {s:g}, {way}, gain {g:g}" for s, way, g in cells]
+    grid = sheet(images, labels, columns=len(gains), side=128 * scale)
+    save_image(grid, file, sampling.info(pipe, prompt, seed))
 
 
 def _numbers(option: str, text: str) -> list[float]:
     try:
-        return [float(part) for part in text.split(",")]
+        values = [float(part) for part in text.split(",")]
     except ValueError:
-        raise Refused(f"{option} must be numbers with commas between, got {text!r}") from None
+        raise Refused(f"{option} must be numbers separated by commas, got {text!r}") from None
+    if not all(map(isfinite, values)):
+        raise Refused(f"{option} must be finite numbers separated by commas, got {text!r}")
+    return values
+
+
+SeedOfNoise = Annotated[
+    int | None,
+    typer.Option(
+        "--seed",
+        help="Random seed of the noise that is added to the latents. Without it, the means of the prompts are used.",
+        show_default="no noise",
+    ),
+]
 
 
 @app.command()
 def interpolate(
-    a: Annotated[str, typer.Argument(show_default=False)],
-    b: Annotated[str, typer.Argument(show_default=False)],
-    pipeline: Pipeline = "default",
-    n: Annotated[int, typer.Option(min=2, help="pictures from a to b, both included")] = 8,
-    steps: Steps = 50,
-    dtype: Dtype = "float32",
-    place: out_option("the row, one picture") = Path("row.png"),
+    a: Annotated[str, typer.Argument(help="Prompt of the first image.", show_default=False)],
+    b: Annotated[str, typer.Argument(help="Prompt of the last image.", show_default=False)],
+    pipeline: PipelineOption = "default",
+    n: Annotated[int, typer.Option("--n", "-n", min=2, help="Number of images, including both ends.")] = 8,
+    steps: StepsOption = None,
+    solver: SolverOption = None,
+    schedule: ScheduleOption = None,
+    guidance: GuidanceOption = None,
+    seed: SeedOfNoise = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "float32",
+    scale: ScaleOption = 1,
+    place: out_option("File (.png, .jpg) for the row of images, or a folder.") = OUT,
+    gif: Annotated[Path | None, typer.Option(help="Also write the images as an animation to this .gif file.")] = None,
 ) -> None:
-    """A row of pictures from one prompt to another, along the line between them in the latent."""
+    """Generate a row of images from one prompt to another, along the line between them in the latent space.
+
+    [b]fmpipe interpolate "a red heart" "a blue heart" --gif hearts.gif[/b]
+    """
     from PIL import Image
 
-    pipe = load_pipeline(pipeline, dtype)
-    images = _run(lambda **o: pipe.interpolate(a, b, n, **o), steps).images
+    sampling = Sampling(pipeline, device, steps, solver, schedule, guidance)
+    file = image_place("--out", place, f"{slug(a)}-to-{slug(b)}")
+    if gif is not None:
+        check_file("--gif", gif, GIF)
+    pipe = load_pipeline(pipeline, dtype, device)
+    noise = None if seed is None else noise_of(f"{a}\n{b}", seed)
+    with Bars() as bars:
+        images = sampling.run(pipe, lambda **o: pipe.interpolate(a, b, n, generator=noise, **o), bars).images
+    info = sampling.info(pipe, f"{a} -> {b}", seed)
     row = Image.new("RGB", (images[0].width * n, images[0].height))
     for i, image in enumerate(images):
         row.paste(image, (i * image.width, 0))
-    save_picture(row, place)
+    save_image(row, file, info, scale)
+    if gif is not None:
+        frames = [enlarged(image, scale) for image in images]
+        save_gif([*frames, *frames[-2:0:-1]], gif, info)
 
 
 @app.command()
 def arith(
-    add: Annotated[list[str], typer.Option("--add", help="a prompt to add; may be given again")],
-    subtract: Annotated[list[str] | None, typer.Option("--subtract", help="one to take away")] = None,
-    pipeline: Pipeline = "default",
-    steps: Steps = 50,
-    dtype: Dtype = "float32",
-    place: out_option("the picture") = Path("sum.png"),
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="Prompts to add, each in quotes.", show_default=False)
+    ] = None,
+    add: Annotated[
+        list[str] | None, typer.Option("--add", help="Another prompt to add. May be repeated.", show_default=False)
+    ] = None,
+    subtract: Annotated[
+        list[str] | None,
+        typer.Option("--subtract", help="Prompt to subtract. May be repeated.", show_default=False),
+    ] = None,
+    pipeline: PipelineOption = "default",
+    steps: StepsOption = None,
+    solver: SolverOption = None,
+    schedule: ScheduleOption = None,
+    guidance: GuidanceOption = None,
+    seed: SeedOfNoise = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "float32",
+    scale: ScaleOption = 1,
+    place: out_option("File (.png, .jpg) for the image, or a folder.") = OUT,
 ) -> None:
-    """The picture of a sum of prompts less others, in the latent."""
-    pipe = load_pipeline(pipeline, dtype)
-    save_picture(_run(lambda **o: pipe.arithmetic(add, subtract or [], **o), steps).images[0], place)
+    """Generate the image of a sum of prompts minus others, computed in the latent space.
+
+    [b]fmpipe arith "a dog" "a blue heart" --subtract "a red heart"[/b]
+    """
+    add = [*(prompts or ()), *(add or ())]
+    sampling = Sampling(pipeline, device, steps, solver, schedule, guidance)
+    if not add:
+        raise Refused('no prompt to add given: fmpipe arith "a dog" "a blue heart" --subtract "a red heart"')
+    name = "-plus-".join(map(slug, add)) + "".join(f"-minus-{slug(text)}" for text in subtract or ())
+    file = image_place("--out", place, slug(name))
+    pipe = load_pipeline(pipeline, dtype, device)
+    prompt = " + ".join(add) + "".join(f" - {text}" for text in subtract or ())
+    noise = None if seed is None else noise_of(prompt, seed)
+    with Bars() as bars:
+        call = lambda **o: pipe.arithmetic(add, subtract or [], generator=noise, **o)  # noqa: E731
+        image = sampling.run(pipe, call, bars).images[0]
+    save_image(image, file, sampling.info(pipe, prompt, seed), scale)

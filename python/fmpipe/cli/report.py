@@ -2,37 +2,60 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.markup import escape
 
-from fmpipe.cli.base import Refused, app, check_place, err, out, out_option, overrides_of, write
+from fmpipe.cli.base import (
+    THRESHOLD_HELP,
+    Refused,
+    app,
+    check_place,
+    out,
+    out_option,
+    overrides_of,
+    say,
+    working,
+    write,
+)
 
 PAUSE = 5.0  # seconds between two looks at a log that grows
 
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(help="a run's folder, or a log: .jsonl, .csv, TensorBoard's, or any text")],
-    other: Annotated[Path | None, typer.Argument(help="a second run, to compare with")] = None,
-    lang: Annotated[str, typer.Option(help="en or zh")] = "en",
-    follow: Annotated[bool, typer.Option(help="again whenever the log has grown, until Ctrl-C")] = False,
-    limit: Annotated[list[str] | None, typer.Option("--set", help="a threshold, as leak/cos=0.95")] = None,
-    refreshes: Annotated[int, typer.Option(hidden=True, help="with --follow: looks at the log, 0 for no end")] = 0,
-    place: out_option("folder of report.md and report.html") = Path("report"),
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a training run, or a log: JSON lines, CSV, TensorBoard event files, or any text with "
+            "printed figures.",
+            show_default=False,
+        ),
+    ],
+    other: Annotated[Path | None, typer.Argument(help="A second run to compare with.", show_default=False)] = None,
+    lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the report: English or Chinese.")] = "en",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Write the report again whenever the log has grown, until Ctrl-C.")
+    ] = False,
+    limit: Annotated[
+        list[str] | None, typer.Option("--set", help=THRESHOLD_HELP.format("leak/cos=0.95"), show_default=False)
+    ] = None,
+    refreshes: Annotated[int, typer.Option(hidden=True, help="With --follow: number of looks at the log.")] = 0,
+    place: out_option("Folder for report.md and report.html.") = Path("report"),
 ) -> None:
-    """What is wrong with a run, the evidence for it, and what to do: thirteen hypotheses, root causes first.
+    """Find out what is wrong with a training run from its log: thirteen hypotheses with evidence, root causes first.
 
-    Two runs are compared if their VAE, resolution, latent size and scale are the same.
-    [b]fmpipe report runs/emoji-64 --lang zh[/b]
+    [b]fmpipe report runs/mine[/b]
+
+    Two runs can be compared if their autoencoder, resolution, latent size and scale are the same.
     """
-    from fmpipe.diagnose.report import limits
-    from fmpipe.diagnose.report.said import LANGUAGES
-
     check_place("--out", place, folder=True)
-    if lang not in LANGUAGES:
-        raise Refused(f"--lang must be one of {', '.join(LANGUAGES)}, got {lang!r}")
+    for path in (run, other):
+        if path is not None and not path.exists():
+            raise Refused(f"there is no file or folder {path}")
+    from fmpipe.diagnose.report import limits
+
     overrides = overrides_of(limit, limits)
     seen, looks = None, 0
     try:
@@ -46,14 +69,14 @@ def report(
                 return
             time.sleep(PAUSE)
     except KeyboardInterrupt:
-        err.print("fmpipe: ended; the last report stays", highlight=False)
+        say("ended; the last report is complete")
 
 
 def _once(run: Path, other: Path | None, lang: str, overrides: dict, place: Path, refresh: float) -> None:
     from fmpipe.diagnose import report
 
     try:
-        with err.status(f"reading {run}"):
+        with working(f"reading {run}"):
             stats = report.read(run)
             second = None if other is None else report.read(other)
     except (OSError, ValueError, ImportError) as error:

@@ -1,99 +1,204 @@
-"""``fmpipe train``, ``overfit``, ``ablate``."""
+"""``fmpipe train``, ``init``, ``overfit``, ``ablate``."""
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fmpipe.cli.base import Refused, app, err, out
+from fmpipe.cli.base import (
+    DeviceOption,
+    Refused,
+    app,
+    check_device,
+    device_of,
+    importing_less,
+    out,
+    quiet_libraries,
+    say,
+    working,
+)
 from fmpipe.cli.check import tell
+from fmpipe.cli.progress import Bars
 
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="as flow.optim.lr=1e-3")]
-
-
+NAMES = ("shapes-tiny", "emoji-64", "crossflow-256")  # of fmpipe.train.config.PRESETS, which is slow to import
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings to change, with dotted keys and YAML values, for example flow.optim.lr=1e-3 out=runs/mine. "
+        "fmpipe init lists all keys.",
+        show_default=False,
+    ),
+]
 Configuration = Annotated[
-    str, typer.Option("--config", help="a YAML file, or a preset: shapes-tiny, emoji-64, crossflow-256")
+    str,
+    typer.Option("--config", "-c", help=f"A YAML file, or one of the presets {', '.join(NAMES)}.", show_default=False),
 ]
 
 
-def _config(source: str, overrides: list[str] | None):
-    from fmpipe.train import settings
-    from fmpipe.train.config import PRESETS, Config
+def _config(source: str, overrides: list[str] | None, device: str):
+    """Return the config of a preset or file with overrides, once everything that is quick to check is right."""
+    check_device(device)
+    if source not in NAMES and not Path(source).is_file():
+        raise Refused(f"--config: there is no file {source!r}, and the presets are {', '.join(NAMES)}")
+    with working("starting"), importing_less():
+        from fmpipe.train import settings
+        from fmpipe.train.config import PRESETS, load
 
-    if source not in PRESETS and not Path(source).is_file():
-        raise Refused(f"--config: no file {source!r} and no preset of that name; presets are {', '.join(PRESETS)}")
-    try:
-        config = PRESETS[source]() if source in PRESETS else settings.load(Config, source)
-        return settings.with_overrides(config, overrides or [])
-    except ValueError as error:
-        raise Refused(error) from None
+        try:
+            return settings.with_overrides(PRESETS[source]() if source in NAMES else load(source), overrides or [])
+        except ValueError as error:
+            raise Refused(error) from None
 
 
 def _trained(call):
-    """``call(shown)`` under a bar with loss, cos, nmse and steps a second; what ends a run is one line, exit code 1."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    from fmpipe.train.checkpoint import CheckpointError
-    from fmpipe.train.loop import StoppedError
-
-    columns = "{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[state]}", TimeRemainingColumn()
-    tasks, last = {}, {}
-    with Progress(*columns, console=err) as progress:
+    """Return ``call(shown)``, with loss, cos, nmse and steps per second shown. What ends a run is one line."""
+    with working("importing"), importing_less():
+        import fmpipe.train.run  # noqa: F401
+        from fmpipe.train.checkpoint import CheckpointError
+        from fmpipe.train.interrupt import InterruptedRunError
+        from fmpipe.train.loop import StoppedError
+    quiet_libraries()
+    names = {"loss/total": "loss", "flow/cos": "cos", "flow/nmse": "nmse", "vae/psnr": "psnr"}
+    last: dict[str, dict[str, float]] = {}
+    with Bars(transient=False) as bars:
 
         def shown(stage, step, steps, figures):
-            names = {"loss/total": "loss", "flow/cos": "cos", "flow/nmse": "nmse", "vae/psnr": "psnr"}
             last.setdefault(stage, {}).update({n: figures[k] for k, n in names.items() if k in figures})
+            rate = bars.rate(stage, step)
             state = " ".join(f"{name} {value:.3f}" for name, value in last[stage].items())
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=steps, state="")
-            speed = progress.tasks[list(tasks).index(stage)].speed
-            progress.update(tasks[stage], completed=step, state=state + (f" {speed:.1f} it/s" if speed else ""))
+            bars.update(stage, step, steps, state + (f" {rate:.1f} it/s" if rate else ""))
 
         try:
             return call(shown)
+        except InterruptedRunError as error:
+            ended = error
+        except KeyboardInterrupt:
+            say("interrupted before the first step was finished, or twice: nothing was saved")
+            raise typer.Exit(130) from None
         except (StoppedError, OSError, CheckpointError) as error:
-            failed = error
+            raise Refused(error, 1) from None
         except (ValueError, KeyError, TypeError) as error:
             raise Refused(error) from None
-    raise Refused(failed, 1) from None
+    say(f"{ended}; resume with: {_resuming()}")
+    raise typer.Exit(128 + ended.signum)
+
+
+def _device(name: str) -> str | None:
+    return None if name == "auto" else device_of(name)
+
+
+def _resuming() -> str:
+    """Return the command that was run, with --resume latest."""
+    words = iter(sys.argv[1:])
+    kept = []
+    for word in words:
+        if word == "--resume":
+            next(words, None)
+        elif not word.startswith("--resume="):
+            kept.append(word)
+    return shlex.join(["fmpipe", *kept, "--resume", "latest"])
 
 
 @app.command()
 def train(
     config: Configuration,
     overrides: Overrides = None,
-    resume: Annotated[str | None, typer.Option(help="latest, a step, or a checkpoint's folder")] = None,
-    report_to: Annotated[str | None, typer.Option(help="jsonl, tensorboard, or both with a comma")] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="Continue an interrupted run: latest, the number of a step, or the folder of a checkpoint. The result "
+            "is the same, bit for bit, as without the interruption.",
+            show_default="start a new run",
+        ),
+    ] = None,
+    report_to: Annotated[
+        str | None,
+        typer.Option(
+            help="Formats of the log, separated by commas: jsonl, tensorboard. The report reads jsonl.",
+            show_default="as in the config",
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
 ) -> None:
-    """Train: the stages of a config in order (autoencoder, maybe the text head alone, flow), resumable at any moment.
+    """Train a model: the stages of a config in order (autoencoder, optionally the text head alone, flow).
 
-    [b]fmpipe train --config shapes-tiny out=runs/mine flow.optim.steps=200[/b]
+    [b]fmpipe train --config shapes-tiny out=runs/mine[/b] takes about a minute and needs no data. For your own images,
+    start from [b]fmpipe init shapes-tiny > mine.yaml[/b]; docs/training.md explains every key.
 
-    Several processes: [b]torchrun --nproc-per-node 2 -m fmpipe train --config shapes-tiny[/b]
+    Ctrl-C saves a checkpoint and prints the command that resumes. Several processes share the batch:
+    [b]torchrun --nproc-per-node 2 -m fmpipe train --config shapes-tiny[/b]
     """
-    settings = _config(config, [*(overrides or []), *([f"report_to=[{report_to}]"] if report_to else [])])
-    from fmpipe.train.run import run
+    settings = _config(config, [*(overrides or []), *([f"report_to=[{report_to}]"] if report_to else [])], device)
 
-    for stage, place in _trained(lambda shown: run(settings, resume=resume, shown=shown)).items():
+    def call(shown):
+        from fmpipe.train.run import run
+
+        return run(settings, resume=resume, shown=shown, device=_device(device))
+
+    for stage, place in _trained(call).items():
         out.print(f"{stage}: {place}", highlight=False, soft_wrap=True)
 
 
 @app.command()
-def overfit(config: Configuration, overrides: Overrides = None, samples: Annotated[int, typer.Option(min=2)] = 128):
-    """Can it learn a few samples by heart? If not, a long run is not worth it. Needs the run's autoencoder."""
-    from fmpipe.train import trials
+def init(
+    preset: Annotated[str, typer.Argument(help=f"Preset to start from: {', '.join(NAMES)}.")] = "shapes-tiny",
+) -> None:
+    """Print a commented config to edit, with every key of a preset.
 
-    settings = _config(config, overrides)
-    _judged(_trained(lambda shown: trials.overfit(settings, samples=samples, shown=shown)))
+    [b]fmpipe init shapes-tiny > mine.yaml[/b], then [b]fmpipe train --config mine.yaml[/b]. Keys that you delete keep
+    the values of the preset named by [b]base[/b].
+    """
+    if preset not in NAMES:
+        raise Refused(f"unknown preset {preset!r}; choose one of {', '.join(NAMES)}")
+    with importing_less():
+        from fmpipe.train.config import commented
+
+    sys.stdout.write(commented(preset))
 
 
 @app.command()
-def ablate(config: Configuration, overrides: Overrides = None, steps: Annotated[int, typer.Option(min=20)] = 200):
-    """Short runs with a part left out: the flow loss alone, no KL, the condition shuffled. Needs the autoencoder."""
-    from fmpipe.train import trials
+def overfit(
+    config: Configuration,
+    overrides: Overrides = None,
+    samples: Annotated[int, typer.Option(min=2, help="Number of images to memorize.")] = 128,
+    device: DeviceOption = "auto",
+) -> None:
+    """Train on a few images only: a model that cannot memorize them is not worth a long run.
 
-    settings = _config(config, overrides)
-    _judged(_trained(lambda shown: trials.ablate(settings, steps=steps, shown=shown)))
+    Needs the run's trained autoencoder: run the stage vae first. Exit code 1 if the model does not memorize them.
+    """
+    settings = _config(config, overrides, device)
+
+    def call(shown):
+        from fmpipe.train import trials
+
+        return trials.overfit(settings, samples=samples, shown=shown, device=_device(device))
+
+    _judged(_trained(call))
+
+
+@app.command()
+def ablate(
+    config: Configuration,
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(min=20, help="Number of optimizer steps of each short run.")] = 200,
+    device: DeviceOption = "auto",
+) -> None:
+    """Run short trainings with one part left out: the flow loss alone, no KL, the condition shuffled.
+
+    Needs the run's trained autoencoder: run the stage vae first. Exit code 1 if a result is not as it must be.
+    """
+    settings = _config(config, overrides, device)
+
+    def call(shown):
+        from fmpipe.train import trials
+
+        return trials.ablate(settings, steps=steps, shown=shown, device=_device(device))
+
+    _judged(_trained(call))
 
 
 def _judged(verdicts) -> None:

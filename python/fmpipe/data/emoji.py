@@ -78,6 +78,12 @@ def table() -> tuple[Entry, ...]:
     return tuple(Entry(*row, tuple(filter(None, others.split("; ")))) for *row, others in rows)
 
 
+@cache
+def phrases() -> tuple[str, ...]:
+    """Return the name of every picture, each followed by its other phrases."""
+    return tuple(phrase for entry in table() for phrase in (entry.name, *entry.others))
+
+
 def say(template: str, phrase: str) -> str:
     """The template with the phrase in it."""
     return template.format(phrase, a=with_article(phrase))

@@ -101,6 +101,19 @@ class FrozenText(ModelMixin, ConfigMixin):
         ).to(self.device)
         return batch["input_ids"], batch["attention_mask"].bool()
 
+    @property
+    def prompt_limit(self) -> int:
+        """The number of tokens of a prompt that are read, special tokens included."""
+        return self.tokens
+
+    def cut(self, prompt: str) -> str:
+        """Return the end of a prompt that is beyond ``prompt_limit`` and therefore ignored; "" if all of it is read."""
+        if len(self.tokenizer(prompt)["input_ids"]) <= self.prompt_limit:
+            return ""
+        words = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        special = self.tokenizer.num_special_tokens_to_add()
+        return self.tokenizer.decode(words[max(0, self.prompt_limit - special) :])
+
     @torch.no_grad()
     def forward(self, prompts: str | Sequence[str]) -> tuple[Tensor, Tensor]:
         """States (B, tokens, dim) in the model's dtype, mask (B, tokens) bool."""

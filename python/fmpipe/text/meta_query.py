@@ -47,6 +47,10 @@ class MetaQueryText(FrozenText):
         width = model.get_input_embeddings().embedding_dim
         self.queries = nn.Parameter(torch.randn(num_queries, width, device=model.device) * width**-0.5)
 
+    @property
+    def prompt_limit(self) -> int:
+        return self.config.prompt_tokens
+
     def forward(self, prompts: str | Sequence[str]) -> tuple[Tensor, Tensor]:
         """States (B, num_queries, dim) in the model's dtype, with gradients to the queries; mask all True.
 
