@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -166,3 +167,16 @@ def test_a_signal_saves_and_says_how_to_resume(tmp_path, clip, images, sent, cod
     ends = [checkpoint.load(checkpoint.latest(tmp_path / name / "flow/checkpoints")) for name in ("cut", "whole")]
     assert same(ends[0]["model"], ends[1]["model"])
     assert same(ends[0]["optimizer"], ends[1]["optimizer"])
+
+
+def test_the_documentation_lists_every_setting():
+    tool = Path(__file__).parent.parent / "tools" / "config_table.py"
+    result = subprocess.run([sys.executable, str(tool), "--check"])
+    assert result.returncode == 0, "run: python tools/config_table.py"
+
+
+def test_the_examples_of_the_documentation_are_configs(tmp_path):
+    text = (Path(__file__).parent.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    for example in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
+        (tmp_path / "mine.yaml").write_text(example)
+        assert load(tmp_path / "mine.yaml").vae == PRESETS["shapes-tiny"]().vae
