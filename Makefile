@@ -37,7 +37,7 @@ $(VENV)/.built: $(VENV)/.torch $(SOURCES)
 
 demo: setup  ## eight pictures of the default model: out/demo.png, out/demo.html
 	@$(BIN)/fmpipe generate "a cat" "a car" "a red apple" "a dog" "a pizza" "a house" "the sun" "a blue heart" \
-	    --steps 25 --trace --out out/demo --grid out/demo.png --html out/demo.html
+	    --trace --out out/demo --grid out/demo.png --html out/demo.html
 
 test: setup  ## the whole suite, then the op tests on the Triton kernels and on the CUDA kernels (fifteen minutes)
 	$(BIN)/python -m pytest tests --ignore=$(SHARDED)
@@ -117,8 +117,8 @@ bench-model: setup  ## our velocity networks against the plain structure, 256 px
 sanitize: setup  ## the op tests on a CPU object built with ASan and UBSan
 	@tools/sanitize.sh $(BIN)/python $(NATIVE) tests/test_depthwise.py tests/test_linear.py
 
-package-check: setup  ## sdist and wheel, installed and used from outside the repository; and without a compiler
-	@tools/package_check.sh $(BIN)/python
+package-check:  ## install as the README says, in clean environments: the block, a wheel, no compiler (six minutes)
+	@tools/package_check.sh $(PYTHON)
 
 abi-check: setup  ## the object built here, unrebuilt, under other torches (downloads gigabytes)
 	@tools/abi_check.sh $(BIN)/python $(NATIVE)

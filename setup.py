@@ -81,7 +81,7 @@ def require_build_tools():
     pip's isolated build environment hides the installed torch. The extension must be built for exactly that torch, and
     a second one would be a download of several gigabytes, so the installed one is put back on the path.
     """
-    sys.path += [path for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")) if path not in sys.path]
+    sys.path += {sysconfig.get_path(kind) for kind in ("purelib", "platlib")} - set(sys.path)
     for module, command in (
         ("torch", "pip install torch==2.13.0"),
         ("pybind11", "pip install pybind11 ninja 'setuptools>=77' wheel"),

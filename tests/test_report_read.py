@@ -268,7 +268,7 @@ def test_the_command_writes_both_and_ends_well_whatever_it_finds(log, tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(["nowhere"], "no such run or log"), (["LOG", "--lang", "de"], "--lang must be one of en, zh"),
+    [(["nowhere"], "no file or folder nowhere"), (["LOG", "--lang", "de"], "'de' is not one of 'en', 'zh'"),
      (["LOG", "--set", "leak/coss=1"], "leak/cos"), (["LOG", "--set", "leak/cos=nan"], "finite number"),
      (["TEXT"], "no figure found")],
 )  # fmt: skip
@@ -295,7 +295,7 @@ def test_follow_reads_again_when_the_log_has_grown(log, tmp_path, monkeypatch):
     result = run("report", log, "--follow", "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert result.output.count("written:") == 4  # two reports of two files
-    assert "the last report stays" in result.output
+    assert "the last report is complete" in result.output
     page = (tmp_path / "out" / "report.html").read_text()
     assert 'http-equiv="refresh"' in page
     assert "NaN or infinite (first step: 9999)" in page

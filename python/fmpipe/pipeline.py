@@ -256,7 +256,7 @@ class FlowPipeline(DiffusionPipeline):
             why = "it was trained without guidance" if own.max_guidance <= 1 else "expect distorted images"
             warnings.warn(
                 f"guidance_scale {guidance:g} is above {own.max_guidance:g}, the most that this model tolerates: {why}",
-                stacklevel=2,
+                stacklevel=3,
             )
 
         # 1. prompts to mu and logvar, 2. to z0

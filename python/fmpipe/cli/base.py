@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import inspect
 import io
 import json
 import os
@@ -94,6 +95,7 @@ def say(message: object, colour: str | None = None) -> None:
 
 
 app = typer.Typer(
+    name="fmpipe",
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -108,6 +110,17 @@ app = typer.Typer(
         "[b]fmpipe report RUN[/b]. Every command explains itself with [b]--help[/b]."
     ),
 )
+
+
+def command(panel: str) -> Callable:
+    """Register a function as a command, its docstring as its help; panel: the heading that lists it."""
+
+    def register(function: Callable) -> Callable:
+        paragraphs = inspect.cleandoc(function.__doc__).split("\n\n")
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        return app.command(help=text, rich_help_panel=panel)(function)
+
+    return register
 
 
 def _version(asked: bool) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from fmpipe.cli.base import (
     THRESHOLD_HELP,
@@ -13,10 +12,10 @@ from fmpipe.cli.base import (
     Refused,
     SeedOption,
     StepsOption,
-    app,
     check_device,
     check_options,
     check_place,
+    command,
     err,
     load_pipeline,
     locate,
@@ -27,10 +26,11 @@ from fmpipe.cli.base import (
     working,
     write,
 )
+from fmpipe.cli.verdicts import tell
 from fmpipe.page import verdict_page
 
 
-@app.command()
+@command("Diagnose")
 def check(
     what: Annotated[
         str,
@@ -131,30 +131,6 @@ def check(
         raise typer.Exit(1)
 
 
-def tell(verdicts) -> None:
-    """The verdicts as a table; those skipped in a line; where several fail, the one to begin with."""
-    from rich.table import Table
-
-    from fmpipe.diagnose.faults.ranking import rank
-
-    colours = {"pass": "green", "warn": "yellow", "fail": "red"}
-    table = Table("check", "verdict", "what it means and what to do next", show_lines=True)
-    for v in verdicts:
-        if v.status != "skipped":
-            status = f"[{colours[v.status]}]{v.status}[/]"
-            table.add_row(v.name, status, escape("\n".join(filter(None, (v.meaning, v.advice)))))
-    out.print(table)
-    for why in dict.fromkeys(v.meaning for v in verdicts if v.status == "skipped"):
-        names = ", ".join(v.name for v in verdicts if v.status == "skipped" and v.meaning == why)
-        out.print(f"skipped, {escape(why)}: {names}", highlight=False, soft_wrap=True)
-    fired = rank(v for v in verdicts if v.status == "fail")
-    if len(fired) > 1:
-        first = fired[0].name
-        follow = ", ".join(s.name for s in fired if first in {cause.split("/")[0] for cause in s.causes})
-        said = f"[b]Look first at {first}[/b]" + (f": it would explain {follow}." if follow else ".")
-        out.print(said, highlight=False, soft_wrap=True)
-
-
 def _pictures(images: Path | None, captions: Path | None, n: int, pipe):
     """(n, 3, H, W) in [-1, 1] of the pipeline's size, and their first captions; None for what there is not.
 
@@ -189,7 +165,7 @@ def _row(images):
     return to_image(images.permute(1, 2, 0, 3).flatten(2))
 
 
-@app.command()
+@command("Diagnose")
 def info(pipeline: PipelineOption = "default") -> None:
     """Show a pipeline's parts, sizes, digests and sampling settings, and which backend computes each op."""
     from rich.table import Table

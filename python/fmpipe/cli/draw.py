@@ -18,11 +18,11 @@ from fmpipe.cli.base import (
     SeedOption,
     SolverOption,
     StepsOption,
-    app,
     check_device,
     check_file,
     check_options,
     check_place,
+    command,
     enlarged,
     image_place,
     is_image,
@@ -42,6 +42,7 @@ from fmpipe.sampling import Dtype, TimeDirection
 from fmpipe.sheet import sheet, to_image
 
 OUT, GIF = Path("out"), (".gif",)
+DEBUG = {"rich_help_panel": "Debugging"}
 ScaleOption = Annotated[
     int, typer.Option(min=1, max=64, help="Enlarge every image this many times; each pixel becomes a square.")
 ]
@@ -150,7 +151,7 @@ def _animated(pipe, states: list, captions: list[str], scale: int) -> list:
     return [sheet([to_image(x) for x in images], captions, columns=4, side=128 * scale) for images in decoded]
 
 
-@app.command()
+@command("Generate")
 def generate(
     prompt: Annotated[
         list[str] | None,
@@ -190,7 +191,8 @@ def generate(
     velocity_dtype: Annotated[
         Dtype | None,
         typer.Option(
-            help="Data type of the velocity network's forward only, for example float32 with --dtype bfloat16."
+            help="Data type of the velocity network's forward only, for example float32 with --dtype bfloat16.",
+            **DEBUG,
         ),
     ] = None,
     fm_gain: Annotated[
@@ -199,14 +201,15 @@ def generate(
             help="Factor for the velocity, to correct a network that predicts it too small. Measure it with the check "
             "one_step before you change it.",
             show_default="the pipeline's own; usually 1",
+            **DEBUG,
         ),
     ] = None,
-    dt_scale: Annotated[float, typer.Option(help="Factor for every step size, for debugging.")] = 1.0,
+    dt_scale: Annotated[float, typer.Option(help="Factor for every step size.", **DEBUG)] = 1.0,
     time_dir: Annotated[
-        TimeDirection, typer.Option(help="Direction of time; '1->0' reverses t and dt, for debugging.")
+        TimeDirection, typer.Option(help="Direction of time; '1->0' reverses t and dt.", **DEBUG)
     ] = "0->1",
     align_variance: Annotated[
-        bool, typer.Option(help="Rescale every z0 to a standard deviation of 1, for debugging.")
+        bool, typer.Option("--align-variance", help="Rescale every z0 to a standard deviation of 1.", **DEBUG)
     ] = False,
 ) -> None:
     """Generate images from prompts.
@@ -279,7 +282,7 @@ def _changed(options: dict) -> dict[str, object]:
     return {name: options[name] for name, value in plain.items() if options.get(name, value) != value}
 
 
-@app.command()
+@command("Generate")
 def sweep(
     prompt: Annotated[str, typer.Argument(help="The prompt, in quotes.", show_default=False)],
     pipeline: PipelineOption = "default",
@@ -335,7 +338,7 @@ SeedOfNoise = Annotated[
 ]
 
 
-@app.command()
+@command("Generate")
 def interpolate(
     a: Annotated[str, typer.Argument(help="Prompt of the first image.", show_default=False)],
     b: Annotated[str, typer.Argument(help="Prompt of the last image.", show_default=False)],
@@ -376,7 +379,7 @@ def interpolate(
         save_gif([*frames, *frames[-2:0:-1]], gif, info)
 
 
-@app.command()
+@command("Generate")
 def arith(
     prompts: Annotated[
         list[str] | None, typer.Argument(help="Prompts to add, each in quotes.", show_default=False)

@@ -11,9 +11,9 @@ from fmpipe.cli.base import (
     Refused,
     SeedOption,
     StepsOption,
-    app,
     check_options,
     check_place,
+    command,
     load_pipeline,
     out,
     out_option,
@@ -22,7 +22,7 @@ from fmpipe.cli.base import (
 from fmpipe.cli.progress import Bars
 
 
-@app.command()
+@command("Diagnose")
 def evaluate(
     pipeline: Annotated[
         str, typer.Argument(help="Pipeline that was trained on the emoji data: a folder, a run, or a name.")

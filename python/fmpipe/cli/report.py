@@ -10,8 +10,8 @@ from rich.markup import escape
 from fmpipe.cli.base import (
     THRESHOLD_HELP,
     Refused,
-    app,
     check_place,
+    command,
     out,
     out_option,
     overrides_of,
@@ -23,7 +23,7 @@ from fmpipe.cli.base import (
 PAUSE = 5.0  # seconds between two looks at a log that grows
 
 
-@app.command()
+@command("Diagnose")
 def report(
     run: Annotated[
         Path,

@@ -10,8 +10,8 @@ import typer
 from fmpipe.cli.base import (
     DeviceOption,
     Refused,
-    app,
     check_device,
+    command,
     device_of,
     importing_less,
     out,
@@ -19,14 +19,14 @@ from fmpipe.cli.base import (
     say,
     working,
 )
-from fmpipe.cli.check import tell
 from fmpipe.cli.progress import Bars
+from fmpipe.cli.verdicts import tell
 
 NAMES = ("shapes-tiny", "emoji-64", "crossflow-256")  # of fmpipe.train.config.PRESETS, which is slow to import
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...",
+        metavar="KEY=VALUE",
         help="Settings to change, with dotted keys and YAML values, for example flow.optim.lr=1e-3 out=runs/mine. "
         "fmpipe init lists all keys.",
         show_default=False,
@@ -102,7 +102,7 @@ def _resuming() -> str:
     return shlex.join(["fmpipe", *kept, "--resume", "latest"])
 
 
-@app.command()
+@command("Train")
 def train(
     config: Configuration,
     overrides: Overrides = None,
@@ -142,7 +142,7 @@ def train(
         out.print(f"{stage}: {place}", highlight=False, soft_wrap=True)
 
 
-@app.command()
+@command("Train")
 def init(
     preset: Annotated[str, typer.Argument(help=f"Preset to start from: {', '.join(NAMES)}.")] = "shapes-tiny",
 ) -> None:
@@ -159,7 +159,7 @@ def init(
     sys.stdout.write(commented(preset))
 
 
-@app.command()
+@command("Train")
 def overfit(
     config: Configuration,
     overrides: Overrides = None,
@@ -180,7 +180,7 @@ def overfit(
     _judged(_trained(call))
 
 
-@app.command()
+@command("Train")
 def ablate(
     config: Configuration,
     overrides: Overrides = None,
