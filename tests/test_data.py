@@ -219,10 +219,10 @@ def test_a_folder_and_its_captions(tmp_path, captions, files, expected):
         ("c.jsonl", {"c.jsonl": '\n{"file_name": "z.png", "text": "x"}'}, r"line 2: no image 'z\.png'"),
         ("c.jsonl", {"c.jsonl": '{"file_name": "b.png", "text": []}'}, "line 1: expected a caption"),
         ("c.jsonl", {"c.jsonl": '{"file_name": "b.png", "text": 3}'}, "line 1: expected a caption"),
-        ("c.jsonl", {"c.jsonl": '{"file_name": "b.png"}'}, 'line 1: expected an object with "file_name" and "text"'),
-        ("c.jsonl", {"c.jsonl": "[1]"}, "line 1: expected an object"),
+        ("c.jsonl", {"c.jsonl": '{"file_name": "b.png"}'}, 'line 1: expected "file_name" and "text"'),
+        ("c.jsonl", {"c.jsonl": "[1]"}, 'line 1: expected "file_name"'),
         ("c.jsonl", {"c.jsonl": '{"file_name": ["b.png"], "text": "x"}'}, "line 1"),
-        ("c.csv", {"c.csv": ""}, r"captions must be a \.jsonl or \.txt"),
+        ("c.xml", {"c.xml": ""}, r"captions must be a \.jsonl, \.csv or \.txt"),
     ],
 )
 def test_bad_captions_are_named(tmp_path, captions, files, message):

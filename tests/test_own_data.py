@@ -15,6 +15,7 @@ from test_cli import run as command
 from test_pipeline import tiny_clip
 from test_train import same
 
+from fmpipe.data import Folder
 from fmpipe.pipeline import FlowPipeline
 from fmpipe.train import checkpoint
 from fmpipe.train.config import PRESETS, commented, load
@@ -180,3 +181,40 @@ def test_the_examples_of_the_documentation_are_configs(tmp_path):
     for example in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
         (tmp_path / "mine.yaml").write_text(example)
         assert load(tmp_path / "mine.yaml").vae == PRESETS["shapes-tiny"]().vae
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metadata.jsonl", '{"file_name": "0.png", "text": ["a", "b"]}\n\n{"file_name": "1.png", "text": "c"}\n'),
+        ("captions.jsonl", '{"image": "0.png", "caption": "a"}\n{"file": "1.png", "prompt": "c"}\n'),
+        ("metadata.csv", 'file_name,text\n0.png,"a, with a comma"\n1.png,c\n'),
+        ("captions.txt", "0.png\ta\n1.png\tc\n"),
+        ("captions.txt", "a\nc\n"),
+    ],
+)
+def test_a_caption_file_in_the_folder_is_found(tmp_path, name, content):
+    for k in range(2):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{k}.png")
+    (tmp_path / name).write_text(content)
+    source = Folder(tmp_path, size=8)
+    assert source.captions[0][0][0] == "a"
+    assert source.captions[1] == ("c",)
+    assert Folder.has_captions(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("metadata.csv", "file_name,text\n0.png,\n", r"metadata\.csv, line 2: expected a caption"),
+        ("metadata.csv", "name,words\n0.png,a\n", r"line 2: expected \"file_name\" and \"text\""),
+        ("captions.jsonl", '{"file_name": "0.png", "text": "a"}\n{"file_name"\n', r"captions\.jsonl, line 2"),
+        ("captions.txt", "0.png\ta\n2.png\tb\n3.png\tc\n", "3 lines for 2 images"),
+    ],
+)
+def test_a_wrong_caption_file_names_the_line(tmp_path, name, content, said):
+    for k in range(2):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{k}.png")
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=said):
+        Folder(tmp_path, size=8)

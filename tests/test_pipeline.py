@@ -427,8 +427,10 @@ def test_guidance_beyond_what_the_model_tolerates_warns(pipe):
     parts = {name: getattr(pipe, name) for name in ("text_encoder", "text_head", "velocity_net", "vae")}
     for most, words in ((2.0, "expect distorted images"), (1.0, "trained without guidance")):
         limited = FlowPipeline(**parts, max_guidance=most, num_inference_steps=1)
-        with pytest.warns(UserWarning, match=rf"guidance_scale 3 is above {most:g}.*{words}"):
+        with pytest.warns(UserWarning, match=rf"guidance_scale 3 is outside 0 to {most:g}.*{words}"):
             run(limited, guidance_scale=3.0)
+        with pytest.warns(UserWarning, match="guidance_scale -20 is outside"):
+            run(limited, guidance_scale=-20)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             run(limited, guidance_scale=most)

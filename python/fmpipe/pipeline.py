@@ -252,10 +252,10 @@ class FlowPipeline(DiffusionPipeline):
             num_images_per_prompt, generator, z0_mode, fm_gain, dt_scale, time_dir, align_variance, velocity_dtype,
             output_type, callback_on_step_end, callback_on_step_end_tensor_inputs,
         )  # fmt: skip
-        if guidance is not None and own.max_guidance is not None and guidance > own.max_guidance:
+        if guidance is not None and own.max_guidance is not None and not 0 <= guidance <= own.max_guidance:
             why = "it was trained without guidance" if own.max_guidance <= 1 else "expect distorted images"
             warnings.warn(
-                f"guidance_scale {guidance:g} is above {own.max_guidance:g}, the most that this model tolerates: {why}",
+                f"guidance_scale {guidance:g} is outside 0 to {own.max_guidance:g}, which this model tolerates: {why}",
                 stacklevel=3,
             )
 

@@ -5,26 +5,37 @@ import shlex
 from importlib import metadata
 
 EXTRA = "pipe"
+MODULES = {"PIL": "pillow", "yaml": "pyyaml"}  # modules whose distribution has another name
 
 
-def missing() -> list[str]:
-    """Return the requirements of the extra ``pipe`` that are not installed."""
-    found = []
+def requirements() -> dict[str, str]:
+    """Return the requirements of the extra ``pipe`` by the names of their distributions."""
+    found = {}
     for line in metadata.requires("fmkernels") or ():
         requirement, _, marker = line.partition(";")
-        if not re.search(rf"extra == ['\"]{EXTRA}['\"]", marker):
-            continue
-        try:
-            metadata.version(re.match(r"[\w.-]+", requirement).group())
-        except metadata.PackageNotFoundError:
-            found.append(requirement.strip())
+        if re.search(rf"extra == ['\"]{EXTRA}['\"]", marker):
+            found[re.match(r"[\w.-]+", requirement).group()] = requirement.strip()
     return found
+
+
+def installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def install_line(error: ImportError) -> str | None:
     """Return one line with the command that installs what is missing; None if the error has another cause."""
     if "pip install" in str(error):
         return " ".join(str(error).split())
-    if lacking := missing():
-        return f"{error.name or error} is not installed; run: pip install {shlex.join(lacking)}"
+    needed, module = requirements(), (error.name or "").partition(".")[0]
+    if lacking := [requirement for name, requirement in needed.items() if not installed(name)]:
+        return f"{module or error} is not installed; run: pip install {shlex.join(lacking)}"
+    name = MODULES.get(module, module)
+    if isinstance(error, ModuleNotFoundError) and name in needed:
+        return (
+            f"{module} is damaged: it is installed, but cannot be imported; run: pip install --force-reinstall {name}"
+        )
     return None

@@ -144,7 +144,7 @@ def _pictures(images: Path | None, captions: Path | None, n: int, pipe):
 
     side = pipe.text_head.config.latent_shape[-1] * pipe.vae.factor
     if images is not None:
-        source = Folder(images, captions if captions or any(images.rglob("*.txt")) else False, size=side)
+        source = Folder(images, captions if captions or Folder.has_captions(images) else False, size=side)
     elif pipe.config.get("source") not in REBUILT:
         return None, None
     else:

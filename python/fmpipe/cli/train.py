@@ -69,7 +69,7 @@ def _trained(call):
             last.setdefault(stage, {}).update({n: figures[k] for k, n in names.items() if k in figures})
             rate = bars.rate(stage, step)
             state = " ".join(f"{name} {value:.3f}" for name, value in last[stage].items())
-            bars.update(stage, step, steps, state + (f" {rate:.1f} it/s" if rate else ""))
+            bars.update(stage, step, steps, state + (f" {rate:.1f} steps/s" if rate else ""))
 
         try:
             return call(shown)
@@ -136,7 +136,7 @@ def train(
     def call(shown):
         from fmpipe.train.run import run
 
-        return run(settings, resume=resume, shown=shown, device=_device(device))
+        return run(settings, resume=resume, shown=shown, device=_device(device), told=say)
 
     for stage, place in _trained(call).items():
         out.print(f"{stage}: {place}", highlight=False, soft_wrap=True)

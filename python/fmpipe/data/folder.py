@@ -1,9 +1,10 @@
 """A user's own pictures: a folder of them, or webdataset's tar shards."""
 
+import csv
 import io
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from glob import glob
 from pathlib import Path, PurePosixPath
@@ -20,12 +21,25 @@ IMAGES = (".png", ".jpg", ".jpeg", ".webp")
 FORMATS = ("PNG", "JPEG", "WEBP")
 
 
-class Folder:
-    """The png, jpg and webp files under path, in the order of their names, at size × size.
+CAPTIONS = (
+    "metadata.jsonl",
+    "captions.jsonl",
+    "metadata.csv",
+    "captions.csv",
+    "captions.txt",
+)  # looked for in a folder
+FILE_KEYS, TEXT_KEYS = ("file_name", "file", "image"), ("text", "caption", "captions", "prompt")
 
-    captions: a ``.jsonl`` file, a line ``{"file_name": …, "text": str or list}`` an image, lines of one image add up;
-    a ``.txt`` file, its lines in the order of the images; None: ``<stem>.txt`` beside each image, a caption a line;
-    False: there are none.
+
+class Folder:
+    """The png, jpg and webp files under path, sorted by name, at size × size.
+
+    Args:
+        captions: a ``.jsonl`` or ``.csv`` file with the keys or columns ``file_name`` and ``text`` (in JSON, ``text``
+            may be a list; lines of one image add up); a ``.txt`` file with one line per image, ``file name<TAB>caption``
+            or captions alone in the order of the images. None looks for one of ``CAPTIONS`` in the folder, otherwise
+            for ``<stem>.txt`` beside each image, one caption per line. False reads none.
+
     Keys are paths relative to path. ValueError or FileNotFoundError name the file and line, or the image, that is
     wrong; an image that cannot be read is found when it is asked for.
     """
@@ -36,15 +50,27 @@ class Folder:
         self.keys = sorted(p.relative_to(self.path).as_posix() for p in found)
         if not self.keys:
             raise FileNotFoundError(f"Folder: path {str(path)!r} has no images ({' '.join(IMAGES)})")
+        captions = self._caption_file() if captions is None else captions
         if captions is False:
             self.captions = [()] * len(self.keys)
         elif captions is None:
             self.captions = [_beside(self.path / key) for key in self.keys]
         else:
-            read = {".jsonl": _from_jsonl, ".txt": _from_txt}.get(Path(captions).suffix)
+            read = {".jsonl": _from_jsonl, ".csv": _from_csv, ".txt": _from_txt}.get(Path(captions).suffix)
             if read is None:
-                raise ValueError(f"Folder: captions must be a .jsonl or .txt file, got {str(captions)!r}")
+                raise ValueError(f"Folder: captions must be a .jsonl, .csv or .txt file, got {str(captions)!r}")
             self.captions = read(Path(captions), self.keys)
+
+    def _caption_file(self) -> Path | None:
+        """Return the file in the folder that has all captions; not one that belongs to an image of the same name."""
+        stems = {Path(key).stem for key in self.keys}
+        found = (self.path / name for name in CAPTIONS if not (name.endswith(".txt") and Path(name).stem in stems))
+        return next((file for file in found if file.is_file()), None)
+
+    @classmethod
+    def has_captions(cls, path: str | Path) -> bool:
+        """Tell whether a folder has captions of its own."""
+        return any((Path(path) / name).is_file() for name in CAPTIONS) or any(Path(path).rglob("*.txt"))
 
     @cached_property
     def digest(self) -> str:
@@ -165,6 +191,9 @@ def _beside(image: Path) -> tuple[str, ...]:
 
 def _from_txt(file: Path, keys: list[str]) -> list[tuple[str, ...]]:
     lines = _utf8(file).rstrip().split("\n")
+    rows = [line.split("\t", 1) for line in lines]
+    if all(len(row) == 2 and row[0].strip() in keys for row in rows):
+        return _gathered(file, keys, ({"file_name": name.strip(), "text": text} for name, text in rows))
     if len(lines) != len(keys):
         raise ValueError(f"Folder: {file} has {len(lines)} lines for {len(keys)} images; it must have one each")
     for number, (line, key) in enumerate(zip(lines, keys), 1):
@@ -173,23 +202,41 @@ def _from_txt(file: Path, keys: list[str]) -> list[tuple[str, ...]]:
     return [(line.strip(),) for line in lines]
 
 
+def _from_csv(file: Path, keys: list[str]) -> list[tuple[str, ...]]:
+    return _gathered(file, keys, csv.DictReader(io.StringIO(_utf8(file), newline="")), first=2)
+
+
 def _from_jsonl(file: Path, keys: list[str]) -> list[tuple[str, ...]]:
+    return _gathered(file, keys, (json.loads(line) if line.strip() else None for line in _utf8(file).split("\n")))
+
+
+def _gathered(file: Path, keys: list[str], rows: Iterable, first: int = 1) -> list[tuple[str, ...]]:
+    """Return the captions of all images from rows with a file name and a text; first: the line of the first row."""
     captions: dict[str, tuple[str, ...]] = dict.fromkeys(keys, ())
-    for number, line in enumerate(_utf8(file).split("\n"), 1):
-        if not line.strip():
-            continue
+    rows, number = iter(rows), first
+    while True:
         try:
-            row = json.loads(line)
-            if not isinstance(row, Mapping) or not {"file_name", "text"} <= row.keys():
-                raise ValueError('expected an object with "file_name" and "text"')
-            if row["file_name"] not in captions:
-                raise ValueError(f"no image {row['file_name']!r} in the folder")
-            captions[row["file_name"]] += _texts(row["text"])
+            row = next(rows)
+            if row is not None:
+                _add(captions, row)
+        except StopIteration:
+            break
         except (ValueError, TypeError) as error:
             raise ValueError(f"Folder: {file}, line {number}: {error}") from None
+        number += 1
     if missing := [key for key, texts in captions.items() if not texts]:
         raise ValueError(f"Folder: {missing[0]} has no caption in {file} ({len(missing)} of {len(keys)} images)")
     return list(captions.values())
+
+
+def _add(captions: dict[str, tuple[str, ...]], row: object) -> None:
+    names = row if isinstance(row, Mapping) else {}
+    name, text = (next((key for key in known if key in names), None) for known in (FILE_KEYS, TEXT_KEYS))
+    if name is None or text is None:
+        raise ValueError('expected "file_name" and "text"')
+    if row[name] not in captions:
+        raise ValueError(f"no image {row[name]!r} in the folder")
+    captions[row[name]] += _texts(row[text])
 
 
 def _check_plain(member: tarfile.TarInfo) -> None:

@@ -27,7 +27,7 @@ class Data:
     )
     path: str | None = key("folder of images, glob of tar files, or the emoji font; null for shapes", None)
     captions: str | None = key(
-        "for folder: a .jsonl or .txt file with captions; null reads <image name>.txt beside each image", None
+        "for folder: a file with captions; null looks for captions in the folder, see docs/training.md", None
     )
     size: int = key("side of the square images in pixels; see the size rule in docs/training.md", 32)
     count: int = key("for shapes: number of images", 2048)

@@ -17,7 +17,12 @@ Shown = Callable[[str, int, int, dict], None]
 
 
 def run(
-    config: Config, *, resume: str | None = None, shown: Shown | None = None, device: str | None = None
+    config: Config,
+    *,
+    resume: str | None = None,
+    shown: Shown | None = None,
+    device: str | None = None,
+    told: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Path]:
     """Run the stages of a config and return what each of them produced, by its name.
 
@@ -27,6 +32,7 @@ def run(
         shown: called as ``shown(stage, step, steps, figures)`` at every step that logs.
         device: ``cpu`` trains on the CPU although there is a GPU; ``cuda:1`` selects a GPU. None is a GPU if there is
             one, and the process's own under torchrun.
+        told: called with a sentence for everything that happens between steps.
 
     Under torchrun, every process calls it. Raises SettingsError before the first stage for settings that do not fit.
     """
@@ -61,6 +67,8 @@ def run(
         set_seed(config.seed)
         trainer = Trainer(stage, config, place, accelerator)
         tell = None if shown is None else lambda step, figures, s=stage: shown(s.name, step, s.optim.steps, figures)
+        if start is not None and accelerator.is_main_process:
+            told(f"resuming stage {name} from {start}")
         objective = trainer.run(start, tell)
         if accelerator.is_main_process:
             left[name] = finish(objective)
