@@ -36,8 +36,8 @@ class Folder:
 
     Args:
         captions: a ``.jsonl`` or ``.csv`` file with the keys or columns ``file_name`` and ``text`` (in JSON, ``text``
-            may be a list; lines of one image add up); a ``.txt`` file with one line per image, ``file name<TAB>caption``
-            or captions alone in the order of the images. None looks for one of ``CAPTIONS`` in the folder, otherwise
+            may be a list; lines of one image add up); a ``.txt`` file with one line per image, ``file<TAB>caption`` or
+            captions alone in the order of the images. None looks for one of ``CAPTIONS`` in the folder, otherwise
             for ``<stem>.txt`` beside each image, one caption per line. False reads none.
 
     Keys are paths relative to path. ValueError or FileNotFoundError name the file and line, or the image, that is
