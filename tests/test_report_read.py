@@ -188,7 +188,7 @@ def test_csv(tmp_path):
     assert stats.texts == {"note": "x"}
     exported = ["Wall time,Step,Value", "100.0,1,0.5", "160.0,2,0.25"]
     stats = report.read(written(tmp_path / "loss.csv", exported))
-    assert (stats.metrics["loss"].values.tolist(), stats.seconds) == ([0.5, 0.25], 60.0)
+    assert (stats.metrics["loss/total"].values.tolist(), stats.seconds) == ([0.5, 0.25], 60.0)
 
 
 def test_tensorboard(tmp_path):

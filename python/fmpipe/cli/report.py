@@ -41,6 +41,14 @@ def report(
     limit: Annotated[
         list[str] | None, typer.Option("--set", help=THRESHOLD_HELP.format("leak/cos=0.95"), show_default=False)
     ] = None,
+    alias: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--alias",
+            help="Name of a metric in your log and its canonical name, for example my_fm=loss/flow. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     refreshes: Annotated[int, typer.Option(hidden=True, help="With --follow: number of looks at the log.")] = 0,
     place: out_option("Folder for report.md and report.html.") = Path("report"),
 ) -> None:
@@ -57,13 +65,16 @@ def report(
     from fmpipe.diagnose.report import limits
 
     overrides = overrides_of(limit, limits)
+    aliases = dict(item.partition("=")[::2] for item in alias or [])
+    if wrong := [item for item in alias or [] if not all(item.partition("="))]:
+        raise Refused(f"--alias must be theirs=ours, for example my_fm=loss/flow, got {wrong[0]!r}")
     seen, looks = None, 0
     try:
         while True:
             state = [_size(path) for path in (run, other) if path is not None]
             if state != seen:
                 seen = state
-                _once(run, other, lang, overrides, place, PAUSE if follow else 0.0)
+                _once(run, other, lang, overrides, aliases, place, PAUSE if follow else 0.0)
             looks += 1
             if not follow or looks == refreshes:
                 return
@@ -72,13 +83,15 @@ def report(
         say("ended; the last report is complete")
 
 
-def _once(run: Path, other: Path | None, lang: str, overrides: dict, place: Path, refresh: float) -> None:
+def _once(
+    run: Path, other: Path | None, lang: str, overrides: dict, aliases: dict, place: Path, refresh: float
+) -> None:
     from fmpipe.diagnose import report
 
     try:
         with working(f"reading {run}"):
-            stats = report.read(run)
-            second = None if other is None else report.read(other)
+            stats = report.read(run, aliases)
+            second = None if other is None else report.read(other, aliases)
     except (OSError, ValueError, ImportError) as error:
         raise Refused(error) from None
     found = report.judge(stats, overrides)

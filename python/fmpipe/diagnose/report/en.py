@@ -108,6 +108,9 @@ TEXTS = {
     "remark/words": "{count} numbers of {file} are written as text (NaN, Infinity) or as bare NaN; they are read.",
     "remark/mixed": "Lines of {file} have different figures ({count} sets of steps); each figure keeps its own steps.",
     "remark/typed": "{names}: numbers in some lines, text in others; the numbers are read.",
+    "remark/names": "Metrics read under canonical names: {names}.",
+    "remark/unknown": "Not recognised: {names}. Map them with --alias theirs=ours.",
+    "remark/ranks": "{file} has lines of {count} processes; their metrics are averaged.",
     "remark/order": "Steps of {file} are not in order in {count} places (resumed, or several writers); they are "
     "sorted.",
     "remark/twice": "{count} steps are written twice, as by a resumed run; the last of each counts.",

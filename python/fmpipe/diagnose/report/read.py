@@ -1,42 +1,57 @@
-"""A run's folder or a log of any kind, read into a :class:`RunStats`; what was odd about it becomes a remark."""
+"""Read a run's folder or a log of any format into a :class:`RunStats`; whatever is odd about it becomes a remark.
+
+Formats: JSON lines, CSV and TSV (also W&B's exports and Lightning's), TensorBoard event files, HF ``trainer_state.json``,
+MLflow's metric files, and printed lines (:mod:`fmpipe.diagnose.read.lines`). Metrics get their canonical names
+(:mod:`fmpipe.diagnose.read.names`).
+"""
 
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from fmpipe.diagnose import diary
 from fmpipe.diagnose.log import LOG_NAME
+from fmpipe.diagnose.read import lines as printed
+from fmpipe.diagnose.read.names import STEPS, canonical
+from fmpipe.diagnose.read.prose import statements
 from fmpipe.diagnose.report.compare import FACTS, facts_of
 from fmpipe.diagnose.report.gather import Gathered, take
 from fmpipe.diagnose.report.said import Said
-from fmpipe.diagnose.report.stats import RunStats, SamplingTrace
+from fmpipe.diagnose.report.stats import RunStats, SamplingTrace, Series
 from fmpipe.diagnose.verdict import Verdict
 
 BLOCK = 16 << 20  # bytes parsed at a time: what a log needs of memory is this, some times over, and its numbers
 STAGES = ("flow", "diffusion", "head", "vae")  # the main one first
 _BARE = re.compile(rb"([:\[,]\s*)(NaN|-?Infinity)(?=\s*[,\]}])")
+_PROBE = re.compile(r"\[(?:fm|text|shoot|teacher-euler|vae)\]")  # lines of fmpipe.diagnose.diary
 _STEP = re.compile(r"step\s*(\d+): \|x\|=(\S+?), \|v\|=(\S+?), dt=(\S+)")
 
 
-def read(path: str | Path) -> RunStats:
-    """A run's folder (its log, rotated or not; stages; config.yaml; check.json; traces), or one file.
+def read(path: str | Path, aliases: Mapping[str, str] | None = None) -> RunStats:
+    """Read a run's folder (its log, rotated or not; stages; config.yaml; check.json; traces), or one file.
 
-    A file: JSON lines, CSV, a TensorBoard event file, or a text with the diary's lines. FileNotFoundError without one;
-    ValueError for a file that has no figure at all.
+    aliases: names of the log -> canonical names, in addition to the table. FileNotFoundError if there is no such file
+    or folder, ValueError if nothing in it is recognised.
     """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"no such run or log: {path}")
     is_run_log = path.is_file() and path.name == LOG_NAME  # its rotated parts and config.yaml are beside it
     stats = _log_folder(path.parent) if is_run_log else _folder(path) if path.is_dir() else _file(path)
-    if not (stats.metrics or stats.traces or stats.verdicts or stats.constants or stats.stages):
+    for s in (stats, *stats.stages.values()):
+        rename(s, aliases)
+    if not (any(map(canonical, stats.metrics)) or stats.traces or stats.verdicts or stats.constants or stats.stages):
+        names = f"; its names are {', '.join(stats.unknown[:8])}: map them with --alias theirs=ours" * bool(
+            stats.unknown
+        )
         raise ValueError(
-            f"{path}: no figure found. It takes JSON lines with a step, CSV with a header, TensorBoard event files, or "
-            f"a text with lines such as 'step0: |x|=0.7889, |v|=0.4671, dt=0.0804' or '[fm] t=0.10 …'"
+            f"{path}: no figure found that is recognised{names}. Formats: JSON lines, CSV, TensorBoard, "
+            f"trainer_state.json, MLflow, and printed lines such as 'step 100 loss_flow: 0.5' or "
+            f"'step0: |x|=0.7889, |v|=0.4671, dt=0.0804'"
         )
     for s in (stats, *stats.stages.values()):
         s.facts |= {name: s.texts[f"run/{name}"] for name in FACTS if f"run/{name}" in s.texts}
@@ -44,9 +59,34 @@ def read(path: str | Path) -> RunStats:
     return stats
 
 
+def rename(stats: RunStats, aliases: Mapping[str, str] | None = None) -> None:
+    """Give the metrics their canonical names; of several that have the same one, the longest series counts."""
+    metrics: dict[str, Series] = {}
+    for name, series in sorted(stats.metrics.items(), key=lambda item: -len(item[1].values)):
+        ours = canonical(name, aliases)
+        if ours == "" or ours in metrics:
+            continue
+        if ours is None:
+            stats.unknown.append(name)
+        elif ours != name:
+            stats.names[name] = ours
+        metrics[ours or name] = series
+    stats.metrics = {name: metrics[name] for name in sorted(metrics)}
+    stats.losses = max((x.count for n, x in stats.metrics.items() if n.startswith("loss")), default=0)
+    stats.unknown.sort()
+    if stats.names:
+        stats.remarks.append(
+            Said("remark/names", names=", ".join(f"{theirs} = {ours}" for theirs, ours in stats.names.items()))
+        )
+    if stats.unknown:
+        stats.remarks.append(Said("remark/unknown", names=", ".join(stats.unknown)))
+
+
 def _folder(path: Path) -> RunStats:
     found = {name: path / name for name in STAGES if _logs(path / name)}
     if not found:
+        if not _logs(path) and (file := _foreign_log(path)) is not None:
+            return _mlflow(file) if file.is_dir() else _file(file)
         return _log_folder(path)
     stages = {name: _log_folder(place) for name, place in found.items()}
     main = next(iter(stages))
@@ -56,6 +96,26 @@ def _folder(path: Path) -> RunStats:
         stats.remarks.insert(0, Said("remark/stages", stages=", ".join(found), stage=main))
     stats.verdicts += _verdicts(path, stats)
     return stats
+
+
+def _foreign_log(path: Path) -> Path | None:
+    """Return the log that another trainer left somewhere in a folder: the newest of the first kind that is there."""
+    kinds = (
+        "trainer_state.json",
+        "metrics.csv",
+        "*.tfevents.*",
+        "*.jsonl",
+        "*.csv",
+        "*.tsv",
+        "*.log",
+        "*.out",
+        "*.txt",
+    )
+    for kind in kinds:
+        if found := sorted(path.rglob(kind), key=lambda p: p.stat().st_mtime):
+            return found[-1]
+    folders = [p for p in [path, *path.rglob("metrics")] if p.name == "metrics" and p.is_dir()]
+    return next((p for p in folders if any(p.iterdir())), None)
 
 
 def _logs(path: Path) -> list[Path]:
@@ -112,12 +172,14 @@ def _floats(value: object) -> object:
 def _file(path: Path) -> RunStats:
     if "tfevents" in path.name:
         return _events(path)
-    if path.suffix.lower() == ".csv":
+    if path.suffix.lower() in (".csv", ".tsv"):
         return _csv(path)
     with path.open("rb") as file:
         head = file.read(1 << 16)
+    if path.suffix.lower() == ".json" and not head.lstrip().split(b"\n")[0].rstrip().endswith(b"}"):
+        return _json(path)
     lines = [line for line in head.split(b"\n") if line.strip()]
-    jsonish = sum(line.lstrip().startswith(b"{") for line in lines)
+    jsonish = sum(line.lstrip().startswith(b'{"') or line.strip() == b"{}" for line in lines)
     if path.suffix == ".jsonl" or ".jsonl." in path.name or jsonish * 2 > len(lines) > 0:
         return _json_lines(path)
     return _text(path)
@@ -138,13 +200,79 @@ def _json_lines(path: Path) -> RunStats:
             if not block:
                 continue
             frame = pl.scan_ndjson(io.BytesIO(block), infer_schema_length=None).collect()
-        numbered &= take(frame, kept)
+        numbered &= take(stepped(frame), kept)
     stats = kept.stats(path.name)
     if torn:
         said = Said("remark/torn_last") if last_torn else ""
         stats.remarks.append(Said("remark/torn", count=torn, file=path.name, last=said))
     if not numbered:
         stats.remarks.append(Said("remark/no_steps", file=path.name))
+    return stats
+
+
+def _json(path: Path) -> RunStats:
+    """HF's ``trainer_state.json``, or a list of objects with metrics."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if isinstance(data, dict):
+        data = next(
+            (data[key] for key in ("log_history", "history", "metrics", "logs") if isinstance(data.get(key), list)),
+            [data],
+        )
+    rows = [row for row in data if isinstance(row, dict)] if isinstance(data, list) else []
+    return _of_rows(path.name, ((_step_of(row), None, _plain(row)) for row in rows))
+
+
+def _step_of(row: dict) -> int | None:
+    step = next((row[name] for name in STEPS if isinstance(row.get(name), (int, float))), None)
+    return None if step is None else int(step)
+
+
+def _plain(row: dict) -> dict[str, float | None]:
+    numbers = (int, float, type(None))
+    return {k: v for k, v in row.items() if isinstance(v, numbers) and not isinstance(v, bool) and k not in STEPS}
+
+
+def _mlflow(folder: Path) -> RunStats:
+    """MLflow's folder ``metrics``: a file for each metric, with lines ``timestamp value step``."""
+    kept = Gathered()
+    for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+        rows = [line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
+        rows = [row for row in rows if len(row) == 3]
+        if rows:
+            name, kept.lines = file.relative_to(folder).as_posix(), kept.lines + len(rows)
+            kept.add(name, np.array([int(row[2]) for row in rows]), np.array([float(row[1]) for row in rows]))
+    return kept.stats(folder.name)
+
+
+def _of_rows(name: str, rows: Iterable[tuple[int | None, int | None, dict[str, float | None]]]) -> RunStats:
+    """Gather (step, rank, metrics): a line without a step belongs to the one before it; ranks are averaged."""
+    found: dict[str, tuple[list[int], list[float]]] = {}
+    ranks, step, count, numbered = set(), 0, 0, False
+    for number, (at, rank, values) in enumerate(rows):
+        numbered |= at is not None
+        step = at if at is not None else step if numbered else number
+        ranks.add(rank)
+        count += 1
+        for key, value in values.items():
+            steps, series = found.setdefault(key, ([], []))
+            steps.append(step)
+            series.append(np.nan if value is None else value)
+    kept = Gathered()
+    kept.lines = count
+    for key, (steps, values) in found.items():
+        at, x = np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
+        if len(ranks) > 1:
+            at, inverse = np.unique(at, return_inverse=True)
+            x = np.bincount(inverse, x) / np.bincount(inverse)
+        kept.add(key, at, x)
+    stats = kept.stats(name)
+    if len(ranks) > 1:
+        stats.remarks.append(Said("remark/ranks", file=name, count=len(ranks)))
+    if found and not numbered:
+        stats.remarks.append(Said("remark/no_steps", file=name))
     return stats
 
 
@@ -180,22 +308,37 @@ def _mended(block: bytes) -> tuple[bytes, int, bool]:
 
 
 def _csv(path: Path) -> RunStats:
-    """A header, ``step`` among it if there are steps; or TensorBoard's export: Wall time, Step, Value."""
+    """Read a table with a header: any with a column of steps, W&B's exports, TensorBoard's (Wall time, Step, Value)."""
     import polars as pl
 
-    frame = pl.scan_csv(path, infer_schema_length=None, truncate_ragged_lines=True, ignore_errors=True).collect()
-    named = {c: c.strip().lower().replace(" ", "_") for c in frame.columns}
-    frame = frame.rename({c: n for c, n in named.items() if n in ("step", "time", "wall_time", "iteration", "epoch")})
-    if "step" not in frame.columns and "iteration" in frame.columns:
-        frame = frame.rename({"iteration": "step"})
+    with path.open("rb") as file:
+        head = file.readline()
+    separator = max((",", "\t", ";"), key=lambda c: head.count(c.encode()))
+    options = {"infer_schema_length": None, "truncate_ragged_lines": True, "ignore_errors": True}
+    frame = pl.scan_csv(path, separator=separator, **options).collect()
+    # W&B's charts: "run - metric", with the smallest and largest of each bin beside it
+    frame = frame.select([c for c in frame.columns if not c.endswith(("__MIN", "__MAX"))])
+    frame = frame.rename({c: c.rpartition(" - ")[2].strip() for c in frame.columns if " - " in c}, strict=False)
     if "Value" in frame.columns:
         frame = frame.rename({"Value": path.stem})
+    frame = stepped(frame)
     kept = Gathered()
     numbered = take(frame, kept)
     stats = kept.stats(path.name)
     if not numbered:
         stats.remarks.append(Said("remark/no_steps", file=path.name))
     return stats
+
+
+def stepped(frame):
+    """Return the frame with its column of steps under the name ``step``, and its times under ``time``."""
+    names = {c.strip().lower().replace(" ", "_"): c for c in reversed(frame.columns)}
+    changes = {}
+    for new, known in (("step", STEPS), ("time", ("time", "wall_time", "_timestamp", "timestamp"))):
+        found = next((names[name] for name in known if name in names), None)
+        if found is not None and found != new and new not in frame.columns:
+            changes[found] = new
+    return frame.rename(changes) if changes else frame
 
 
 def _events(path: Path) -> RunStats:
@@ -244,6 +387,13 @@ def _text(path: Path) -> RunStats:
         if not runs or int(found[1]) < len(runs[-1][1]):
             runs.append((heading, []))
         runs[-1][1].append(row)
+    others = (line for line in lines if not _STEP.search(line) and not _PROBE.search(line))
+    metrics = _of_rows(path.name, printed.rows(others))
+    stats.metrics, stats.remarks = metrics.metrics, metrics.remarks
+    stated, stats.constants = statements(text, Series.of)
+    stats.metrics |= {name: series for name, series in stated.items() if name not in stats.metrics}
+    if (reason := printed.stop_reason(lines)) is not None:
+        stats.texts["stop/reason"] = reason
     stats.traces = [SamplingTrace(*zip(*rows), label=label) for label, rows in runs]
     stats.verdicts = diary.verdicts(text) if _judged(text) else []
     if torn:

@@ -150,6 +150,8 @@ class RunStats:
     source: str = ""
     stage: str = ""
     stages: dict[str, "RunStats"] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)  # of the log -> canonical, where they differ
+    unknown: list[str] = field(default_factory=list)  # metrics of the log whose names are not known
 
     def first_of(self, *names: str) -> Series | None:
         """The first of these that the log has, and that has a finite value."""

@@ -1,0 +1,1 @@
+"""Reading logs: the names of metrics, and metrics in printed lines."""

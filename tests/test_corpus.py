@@ -1,0 +1,83 @@
+"""Logs of other trainers, made independently of the code that reads them (tests/corpus)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fmpipe.diagnose import report
+from fmpipe.diagnose.read.lines import parse
+from fmpipe.diagnose.read.names import canonical
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    place = tmp_path_factory.mktemp("corpus")
+    subprocess.run([sys.executable, str(CORPUS / "make.py"), str(place)], check=True, capture_output=True)
+    return place
+
+
+def test_every_log_is_read_and_something_in_it_is_recognised(corpus):
+    """The half that names and formats were tuned on; the other half is run by tests/corpus/score.py."""
+    cases = json.loads((corpus / "tune" / "manifest.json").read_text())
+    assert len(cases) > 80
+    for case in cases:
+        stats = report.read(corpus / "tune" / case["path"])
+        assert any(map(canonical, stats.metrics)) or stats.traces or stats.verdicts, case["id"]
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "values"),
+    [
+        ("(step=0003500) Train Loss: 1.0242, Train Steps/Sec: 2.59", 3500, {"loss/total": 1.0242}),
+        ("step 0: train loss 2.02, val loss 2.04", 0, {"loss/total": 2.02, "val/loss/total": 2.04}),
+        ("{'loss': 0.42, 'grad_norm': nan, 'learning_rate': 2e-06, 'epoch': 0.01}", None, {"loss/total": 0.42}),
+        ("Iter(train) [  50/26000]  lr: 5e-06  eta: 4:02:12  loss_kl: 0.0021", 50, {"lr": 5e-06, "loss/kl": 0.0021}),
+        ("Steps:   2%|▎   | 36/1500 [00:49<33:25, 1.37s/it, loss=0.33, lr=0.0001]", 36, {"loss/total": 0.33}),
+        (
+            "[rank2]: step    225 | loss_flow 1.5650 | lr 4.52e-05 | 1.87 s/it",
+            225,
+            {"loss/flow": 1.565, "lr": 4.52e-05},
+        ),
+        ("iter 100/26000 | loss_flow: 2.5", 100, {"loss/flow": 2.5}),
+        (
+            "2025-01-12 08:01:00,000 | INFO | global_step=7 v_cos=-0.5 z0_norm=151",
+            7,
+            {"flow/cos": -0.5, "scale/z0": 151},
+        ),
+        ("INFO:vae:roundtrip psnr 11.49 dB", None, {"vae/psnr": 11.49}),
+    ],
+)
+def test_printed_lines(line, step, values):
+    row = parse(line)
+    assert row.step == step
+    found = {canonical(name): value for name, value in row.values.items()}
+    assert values.items() <= found.items()
+
+
+@pytest.mark.parametrize(
+    "line", ["the loss was lower in 2023", "Saving checkpoint at 2000 iterations", "", "loss: n/a"]
+)
+def test_lines_without_metrics(line):
+    assert parse(line) is None
+
+
+def test_unknown_names_are_listed_and_can_be_mapped(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text(
+        "".join(json.dumps({"global_step": k, "wibble": 1.0, "train/fm_loss": 2.0}) + "\n" for k in range(5))
+    )
+    stats = report.read(log)
+    assert stats.unknown == ["wibble"]
+    assert stats.names == {"train/fm_loss": "loss/flow"}
+    assert stats.metrics["loss/flow"].steps.tolist() == list(range(5))
+    stats = report.read(log, {"wibble": "loss/kl"})
+    assert stats.unknown == []
+    assert stats.metrics["loss/kl"].last == 1.0
+    log.write_text('{"step": 1, "wibble": 1.0}\n')
+    with pytest.raises(ValueError, match="its names are wibble: map them with --alias"):
+        report.read(log)
