@@ -127,7 +127,7 @@ def test_a_run_with_stages_its_config_and_its_checks(tmp_path):
     assert stats.setting("flow/losses/t") == "early"
     assert stats.setting("flow/nothing/t", 1) == 1
     found = {h.name: h for h in report.judge(stats) if h}
-    assert found.keys() == {"leak", "loss_numerics"}
+    assert found.keys() == {"leak", "loss_numerics", "loss_trend"}  # the flow loss is flat
     assert any(said.startswith("vae: loss/mse goes from") for said in found["loss_numerics"].evidence)
 
 

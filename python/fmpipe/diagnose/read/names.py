@@ -5,13 +5,14 @@ from collections.abc import Mapping
 
 # Names that are canonical already.
 CANONICAL = re.compile(
-    r"(?:val/)?(?:(?:loss|grad|w|scale|ent|scaler|ema|run|const|stop)/[\w*]+|step/\w+_update_ratio|lr|epoch"
+    r"(?:val/)?(?:(?:loss|grad|w|scale|ent|scaler|ema|run|const|stop|corr)/[\w*]+|step/\w+_update_ratio|lr|epoch"
     r"|(?:mu|logvar|std|z_init)/\w+|flow/(?:cos|nmse|speed_ratio|cond_gain_cos)(?:_t\d)?|flow/endpt_rmse@\d+"
     r"|vae/\w+|stat/\w+/\w+|text/\w+|fm_gain|nearest)"
 )
 STEPS = (
     "step", "global_step", "_step", "iter", "iteration", "it", "steps", "train_step", "trainer/global_step", "n_iter",
-    "current_step", "optimizer_step", "train/global_step", "update", "num_updates",
+    "current_step", "optimizer_step", "train/global_step", "num_updates", "progress/kimg", "kimg", "ckpt", "checkpoint",
+    "update", "progress/tick",
 )  # fmt: skip
 HELD_OUT = {"val", "valid", "validation", "eval", "test", "heldout", "dev", "vl"}
 IGNORED_PARTS = {
@@ -38,20 +39,21 @@ COSTS = re.compile(
 _SLICE = re.compile(r"(?:flow_)?(nmse|cos|mse|loss)_?(?:t|slice|bin|bucket)_?(\d)")
 _ENDPOINT = re.compile(r"(?:flow_)?(?:endpt|endpoint|end|shoot|sample)_?(?:rmse|error|err|mse)_?(?:at|k|n|@)?_?(\d+)")
 _STAT = re.compile(
-    r"(x_?0|x_?1|z_?0|z_?1|t|timesteps?|noise|eps|x_?t|pixels?|images?|input|latents?|predicted_x_?0|x_?0_pred|pred"
+    r"(x_?0|x_?1|z_?0|z_?1|t|timesteps?|noise|eps|x_?t|pixels?|images?|imgs?|input|latents?|predicted_x_?0|x_?0_pred|pred"
     r"|v_pred|x_?0_target)_(min|max|mean|std|var|absmax|nonfinite)"
 )
 _STATS = {
     "x0": "x_0", "x1": "x_0", "z1": "x_0", "latent": "x_0", "latents": "x_0", "z0": "noise", "eps": "noise",
     "noise": "noise", "t": "t", "timestep": "t", "timesteps": "t", "xt": "x_t", "pixel": "pixels", "pixels": "pixels",
-    "image": "pixels", "images": "pixels", "input": "pixels", "predictedx0": "predicted_x0", "x0pred": "predicted_x0",
+    "image": "pixels", "images": "pixels", "img": "pixels", "imgs": "pixels", "input": "pixels",
+    "predictedx0": "predicted_x0", "x0pred": "predicted_x0",
     "pred": "predicted_x0", "vpred": "v_pred", "x0target": "x_0_target",
 }  # fmt: skip
 _LOSSES = {
     "total": ("loss", "total", "total_loss", "loss_total", "objective", "step_loss", "l_total", "loss_sum", "aeloss"),
     "flow": ("flow", "fm", "cfm", "rf", "velocity", "v", "flow_matching", "fm_mse", "flow_mse", "v_mse", "transport"),
     "mse": ("mse", "mse_error"),
-    "diffusion": ("diffusion", "simple", "denoise", "denoising", "eps", "noise", "ddpm", "vb", "x0"),
+    "diffusion": ("diffusion", "diff", "simple", "denoise", "denoising", "eps", "noise", "ddpm", "vb", "x0"),
     "kl": ("kl", "kld", "kl_div", "kl_divergence"),
     "dino": ("dino", "distill", "distillation"),
     "contrastive": ("contrastive", "clip", "itc", "nce", "infonce", "align_text"),
@@ -63,7 +65,7 @@ _LOSSES = {
 _OTHERS = {
     "grad/total": ("grad_norm", "gnorm", "gradient_norm", "global_norm", "global_grad_norm", "grad_total", "total_norm",
                    "total_grad_norm", "grad_norm_total", "grad", "grads_norm", "gradnorm", "grad_l2",
-                   "grad_2_0_norm_total"),
+                   "grad_2_0_norm_total", "gnorm_total", "grads_total"),
     "flow/cos": ("cos", "cos_sim", "v_cos", "flow_cos", "cosine", "cos_v", "cosine_sim", "cosine_similarity",
                  "cos_similarity", "velocity_cos", "v_cos_sim", "fm_cos", "cos_pred_tgt", "align_cos",
                  "cos_vpred_vtgt"),
@@ -91,16 +93,24 @@ _OTHERS = {
     "scaler/scale": ("loss_scale", "scaler_scale", "amp_scale", "grad_scale", "scale", "grad_scaler"),
     "scaler/skipped": ("skipped", "skipped_steps", "skipped_iters", "overflow", "overflows", "num_skipped"),
     "vae/psnr": ("psnr", "vae_psnr", "recon_psnr", "psnr_db", "rec_psnr"),
-    "text/same": ("mu_same_cos", "same_prompt_cos", "text_same"),
-    "text/cos": ("mu_pair_cos", "text_cos", "prompt_cos", "pairwise_cos", "cos_mu", "mu_cos", "mean_cos_prompts",
-                 "cos_prompts"),
+    "text/same": ("mu_same_cos", "mu_same_prompt_cos", "same_prompt_cos", "text_same"),
+    "text/cos": ("mu_pair_cos", "mu_pairwise_cos", "text_cos", "prompt_cos", "pairwise_cos", "cos_mu", "mu_cos",
+                 "mean_cos_prompts", "cos_prompts"),
+    "ent/log_classes": ("log_k", "log_classes"),
+    "ent/classes": ("dino_k", "num_prototypes", "dino_num_prototypes", "prototypes", "dino_classes", "num_classes"),
+    "corr/velocity": ("corr_velocity", "corr_v"),
+    "corr/noise": ("corr_noise", "corr_eps"),
+    "corr/score": ("corr_score",),
+    "corr/x0": ("corr_x0",),
+    "corr/z0_z1": ("cos_z0_z1",),
     "epoch": ("epoch", "epochs"),
 }  # fmt: skip
 
 
 # Losses that logs also name without the word loss.
 _BARE = {"loss", "total", "objective", "flow", "fm", "cfm", "rf", "flow_matching", "mse", "diffusion", "kl", "kld",
-         "kl_div", "kl_divergence", "dino", "contrastive", "fm_mse", "flow_mse", "v_mse", "vb", "rec", "recon"}  # fmt: skip
+         "kl_div", "kl_divergence", "dino", "contrastive", "fm_mse", "flow_mse", "v_mse", "vb", "rec",
+         "recon"}  # fmt: skip
 
 
 def _table() -> dict[str, str]:
@@ -129,6 +139,9 @@ def canonical(name: str, extra: Mapping[str, str] | None = None) -> str | None:
         return extra[name]
     if CANONICAL.fullmatch(name):
         return name
+    if match := re.fullmatch(r"[|‖∥]+\s*([\w*]+)\s*[|‖∥]+", name):  # a norm
+        return {"x0": "scale/z0", "z0": "scale/z0", "x1": "scale/z1", "z1": "scale/z1", "xt": "scale/x_t",
+                "x_t": "scale/x_t", "v": "scale/v*", "v*": "scale/v*", "v_tgt": "scale/v*"}.get(match[1])  # fmt: skip
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.strip()).lower()
     parts = [part for part in re.split(r"[^0-9a-z@*]+", words) if part]
     held = bool(HELD_OUT & set(parts)) or "held" in parts

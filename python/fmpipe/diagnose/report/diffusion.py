@@ -31,7 +31,8 @@ def is_pixels(s: RunStats) -> bool:
     """Whether x_0 are pictures and not latents: an autoencoder's stage, or all of it in [-1, 1] or from 0 on."""
     low, high = s.first_of("stat/x_0/min"), s.first_of("stat/x_0/max")
     bounded = low is not None and high is not None and (low.min >= 0 or (low.min >= -1.01 and high.max <= 1.01))
-    return s.stage == "vae" or "vae/psnr" in s.metrics or bounded
+    trained = "vae/psnr" in s.metrics and "loss/flow" not in s.metrics and "stat/noise/std" not in s.metrics
+    return s.stage == "vae" or (trained and len(s.metrics["vae/psnr"].values) > 50) or bounded
 
 
 def bad_elements(s: RunStats, *names: str) -> tuple[int, float]:
@@ -73,6 +74,11 @@ def input_range(s: RunStats, limit: Limits) -> Iterator[Finding]:
         judged = judge_image_range(low.min, high.max, overrides=of_checks(limit))
         yield find(judged.status != "fail", "input/pixels", low=low.min, high=high.max)
         return
+    pixels = [s.first_of(f"stat/pixels/{name}") for name in ("min", "max")]
+    if None not in pixels:
+        low_, high_ = pixels[0].median, pixels[1].median
+        wrong = high_ > 1.5 or (low_ > -0.05 and high_ > 0.5)
+        yield find(not wrong, "input/pixels", low=low_, high=high_)
     if (mean := s.first_of("stat/x_0/mean")) is not None:
         said = {"median": mean.median, "low": mean.min, "high": mean.max}
         yield find(abs(mean.median) <= limit["input/mean"], "input/mean", ["scale_mismatch"], **said)
@@ -160,8 +166,8 @@ def model_output(s: RunStats, limit: Limits) -> Iterator[Finding]:
 def loss_numerics(s: RunStats, limit: Limits) -> Iterator[Finding]:
     losses = {n: x for n, x in s.metrics.items() if n in LOSSES or n.startswith(("loss/", "val/loss/"))}
     loss = s.first_of(*LOSSES)
-    if why := s.texts.get("stop/reason"):
-        yield find("not finite" not in why, "loss/stopped", ["kl", "scale_mismatch"], why=why)
+    if (why := s.texts.get("stop/reason")) and "not finite" in why:
+        yield find(False, "loss/stopped", ["kl", "scale_mismatch"], why=why)
     if not losses:
         return
     count = sum(x.nonfinite for x in losses.values())

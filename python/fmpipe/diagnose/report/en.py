@@ -43,6 +43,56 @@ TEXTS = {
     "leak/title": "z0 gives z1 away",
     "leak/rule": "a cosine of {leak/cos:g} or more comes with std/mean of at least {leak/std:g} (where it is not "
     "logged: with at most {leak/relative:g} of MSE(z0, z1) left at the end)",
+    "learning_rate/title": "The learning rate is too small, too high, or restarts",
+    "learning_rate/rule": "its highest value at least {lr/least:g} ({lr/small:g} if the loss is flat); no rough "
+    "loss at {lr/high:g} or more; no jump by {lr/jump:g} or more that the loss does not survive",
+    "loss_trend/title": "The loss does not fall, rises, or jumps",
+    "loss_trend/rule": "it falls by {trend/flat:.0%} or more, ends at most {trend/rise:g} times above its lowest "
+    "level, and has few values above {trend/spike:g} times its level",
+    "generalization/title": "The training data are memorized",
+    "generalization/rule": "the held-out loss ends at most {overfit/turn:g} times above its lowest value; the loss "
+    "has no period",
+    "run/title": "The run stopped itself, started again, or lost metrics",
+    "run/rule": "no alarm; no return of the loss to its beginning; every metric is logged to the end; the loss "
+    "scale of mixed precision keeps its size; averaged weights follow",
+    "time_slices/title": "The ends of the path are learned worse than its middle",
+    "time_slices/rule": "nmse near t = 0 and t = 1 at most {slices/ratio:g} times that of the middle, cos at most "
+    "{slices/cos:g} below it",
+    "target/title": "The network is trained toward another target than the velocity",
+    "target/rule": "flow/cos above -{target/sign:g}; the velocity correlates best; |v*| keeps at least "
+    "{target/moving:.0%} of its size",
+    "lr/small": "The learning rate is at most {top:.3g} (median {middle:.3g}).",
+    "lr/high": "At a learning rate of up to {top:.3g}, the last half of the losses spans {swing:.2g} times its median.",
+    "lr/restart": "At step {step} the learning rate jumps from {low:.3g} to {high:.3g}; the loss was {before:.4g} "
+    "and ends at {after:.4g}.",
+    "trend/flat": "The loss goes from {first:.4g} to {last:.4g}.",
+    "trend/rise": "The loss has its lowest level, {low:.4g}, at step {step} and ends at {last:.4g}.",
+    "trend/jump": "At step {step} the loss jumps to another level; its lowest was {low:.4g}, it ends at {last:.4g}.",
+    "trend/spikes": "{count} losses are spikes, {late} of them in the last half; the largest is {worst:.3g} times "
+    "its level.",
+    "overfit/turn": "{name} is best, {low:.4g}, at step {step} and ends at {last:.4g}.",
+    "overfit/periodic": "The loss repeats itself every {period} values (correlation {share:.2f}).",
+    "run/stopped": "The run stopped itself: {why}",
+    "run/scratch": "At step {step} the loss goes from {before:.4g} back to {after:.4g}, where it began "
+    "({first:.4g}), and falls again as it did then.",
+    "run/lost": "No values after step {step}: {names}.",
+    "run/whole": "Every metric is logged to the end.",
+    "run/overflow": "The loss scale goes from {first:g} to {last:g}; {share:.0%} of the steps are skipped.",
+    "run/ema": "{name} ends at {ema:.4g}, the same of the raw weights at {raw:.4g}.",
+    "slices/ends": "{kind} is {end:.3g} in the time slice {slice} and {middle:.3g} in the middle.",
+    "field/target": "The cosine with the velocity is {cos:.3g}.",
+    "field/other": "The prediction correlates with the {name} ({other:.3g}), with the velocity {own:.3g}.",
+    "field/moving": "|v*| goes from {early:.4g} to {late:.4g}.",
+    "kl/prior": "mu/abs_mean is {mu:.3g} and std/mean {std:.3g}: the posterior is the prior, whatever the text.",
+    "kl/drift": "mu/abs_mean goes from {first:.3g} to {mu:.3g}, z_init/var is {var:.3g}: the KL does not hold them.",
+    "dino/uniform": "The teacher's entropy is {share:.1%} of log K: its targets say nothing.",
+    "dino/student": "The student's entropy is {share:.1%} of log K, its gradient {grad:.1%} of all.",
+    "scale/start": "|x| begins at {x:.4g} (trace {trace}); {due:.3g} is expected.",
+    "scale/factor": "Latents have std {std:.3g}, {ratio:.3g} times the scale factor {factor:g} to the power {power}.",
+    "scale/stds": "z0 has std {z0:.3g}, z1 {z1:.3g}: {ratio:.3g} times apart.",
+    "scale/psnr": "decode(encode(x)) has {psnr:.3g} dB.",
+    "text/means": "The cosine of the means of different prompts is {cos:.4g}.",
+    "trace/symmetry": "The step sizes of trace {trace} begin with {first:.4g} and end with {last:.4g}.",
     # findings
     "stage": "{stage}: {said}",
     "check": "Check {check}: {meaning}",
@@ -135,7 +185,10 @@ TEXTS = {
     "verdict/CONFIRMED": "CONFIRMED",
     "verdict/REJECTED": "REJECTED",
     "verdict/NOT ENOUGH DATA": "NOT ENOUGH DATA",
-    "healthy": "Nothing is wrong as far as this log shows: {rejected} hypotheses are rejected, {unknown} lack data.",
+    "healthy": "Nothing is wrong as far as this log shows: {rejected} of {all} hypotheses are rejected, {unknown} lack "
+    "data.",
+    "little": "Too little is logged for a verdict: only {rejected} of {all} hypotheses could be judged, and none of "
+    "them is confirmed. docs/logging.md lists the metrics to log for the rest.",
     "wrong": "{confirmed} of {all} hypotheses are confirmed. Begin with {first}.",
     "follows": "follows from {causes}",
     "root": "root cause",
@@ -166,6 +219,46 @@ TEXTS = {
 }
 
 ADVICE = {
+    "scale/stds": "Bring both to std 1: the VAE's scale factor for z1, the KL or variance alignment for z0.",
+    "lr/small": "Raise the learning rate (1e-4 is usual for AdamW), and look at the schedule: warm-up over more "
+    "steps than the run has, or a scale of 0.",
+    "lr/high": "Lower the learning rate by 3 to 10, or warm up longer; clip gradients at 1.",
+    "lr/restart": "Restore the scheduler's state when resuming, or use one decay without restarts; continue from "
+    "the checkpoint before step {step}.",
+    "trend/flat": "Overfit a few samples first (fmpipe overfit). Look at the target, the learning rate, and "
+    "whether gradients reach the parameters.",
+    "trend/rise": "Go back to the checkpoint at step {step} and continue with a lower learning rate and gradient "
+    "clipping.",
+    "trend/jump": "Go back to the checkpoint before step {step}; look at that batch, clip gradients, lower the "
+    "learning rate.",
+    "trend/spikes": "Clip gradients at 1, lower the learning rate or AdamW's second beta, and look for broken samples.",
+    "overfit/turn": "Use the checkpoint at step {step}; more data, augmentation, dropout or weight decay for a "
+    "longer run.",
+    "overfit/periodic": "If the period is an epoch, samples are memorized or their order is not shuffled: shuffle, "
+    "add data or augmentation.",
+    "run/stopped": "Fix what the alarm names, then resume from the checkpoint before it.",
+    "run/scratch": "The weights were not loaded on resume: check the path and that load_state_dict is strict, then "
+    "resume again.",
+    "run/lost": "Look at the code that computes these metrics from that step on: an exception that is caught, or a "
+    "division by 0.",
+    "run/overflow": "Use bf16, or fp32 for the part that overflows; look at the first infinite gradient.",
+    "run/ema": "Update the averaged weights at every step, and choose a decay for the length of the run.",
+    "slices/ends": "Draw more times there (flow.losses.t: edge), weight them (edge_weight), and check the time "
+    "embedding at the ends.",
+    "field/target": "The target is x1 - x0 (Dt_psi), neither noise nor its negative: compare the training's "
+    "formula with the sampler's.",
+    "field/other": "The target is x1 - x0 (Dt_psi), not the {name}: correct the loss.",
+    "field/moving": "Detach x0 and x1 in the target (fmkernels.flow_loss does), and hold z0 by the KL.",
+    "kl/prior": "Lower the KL's weight, or warm it up more slowly; check that mu differs between prompts.",
+    "kl/drift": "Raise the KL's weight, and compute it from mu and logvar on unscaled latents.",
+    "dino/uniform": "Lower the teacher's temperature, or weaken the centering.",
+    "dino/student": "Raise the student's temperature or the weight of the DINO loss.",
+    "scale/start": "Compare the scale of z0 in training and in sampling: the sampler starts from another distribution.",
+    "scale/factor": "Apply the VAE's scale factor exactly once: multiply in sample(), divide in decode().",
+    "scale/psnr": "Check the VAE's weights (missing keys), its eval mode and the range of its input.",
+    "text/means": "The text does not reach z0: check the prompt template, the mask and the head's input; lower the "
+    "KL's weight.",
+    "trace/symmetry": "Compare the sampler's schedule with the configured one.",
     "check": "{advice}",
     "input/nonfinite": "Look for a division by 0 or a broken file in the preprocessing.",
     "input/pixels": "Bring pictures to [-1, 1]: x / 127.5 - 1.",

@@ -32,7 +32,7 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
         "schedule/end": 0.01,  # alphas_cumprod at the last step, at most
         "gradient/vanishing": 1e-4,  # late / early norm of all of them, at least, once the loss has stopped falling
         "gradient/exploding": 30.0,  # largest of the last three quarters / median of the first, at most
-        "gradient/drowned": 0.01,  # grad/one / grad/total of losses that share parameters, at least; not of a KL
+        "gradient/drowned": 0.05,  # grad/one / grad/total of losses that share parameters, at least; not of a KL
         "kl/mu": 3.0,  # mu/rms, at most; the prior's z has 1
         "kl/formula": 0.25,  # spread of loss/kl / the KL that mu and logvar give, at most
         "trace/moves": 0.4,  # share of steps at which |x| is not what it was, at least
@@ -40,6 +40,31 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
         "trace/far": 10.0,  # |x| / as far as the first velocity leads, at most
         "trace/lost": 0.1,  # of a step's change, to rounding
         "trace/sum": 0.025,  # of Σ|dt| from 1; the logit-normal grid's is 0.983
+        "lr/least": 1e-8,  # the highest LR of a run, at least
+        "lr/small": 3e-7,  # the same, where the loss does not fall either
+        "lr/high": 5e-4,  # LR from which on a rough loss is blamed on it
+        "lr/swing": 1.2,  # 5th to 95th percentile of the losses at such an LR / their median
+        "lr/jump": 2.5,  # LR / the one before, of a restart
+        "trend/flat": 0.03,  # of the loss, the least fall that counts
+        "trend/rise": 1.2,  # loss at the end / its lowest level
+        "trend/spike": 3.0,  # loss / its level
+        "trend/spikes": 0.004,  # share of the last half that may be spikes
+        "overfit/turn": 1.06,  # held-out loss at the end / its lowest
+        "overfit/period": 0.4,  # correlation of the loss with itself, a period earlier
+        "run/lost": 0.15,  # of the run, for which a metric is missing at the end
+        "overflow/fall": 256.0,  # highest loss scale / the last
+        "overflow/share": 0.3,  # of the steps that were skipped
+        "ema/behind": 0.6,  # of the raw weights' gain, by which the averaged ones may be behind
+        "slices/ratio": 2.5,  # nmse at an end of the path / in its middle
+        "slices/cos": 0.35,  # cos in the middle less that at an end
+        "target/sign": 0.2,  # a cosine below minus this is another target
+        "target/moving": 0.45,  # |v*| at the end / at the beginning, at least
+        "kl/prior_mu": 0.06,  # mu/abs_mean below which, with sigma near 1, the posterior is the prior
+        "kl/prior_std": 0.06,  # distance of std/mean from 1
+        "kl/drift": 2.5,  # mu/abs_mean at the end / at the beginning, at most, where only the KL holds it
+        "dino/uniform": 0.985,  # of log K, at most
+        "scale/start": 3.0,  # |x| at step 0 / 0.8, or between two traces, at most
+        "scale/factor": 0.1,  # relative distance of a latent's std from a known scale factor that names it
         "inference/left": 2.2,  # MSE(z_end, z1) / MSE(z0, z1), at most: another picture of the same text has up to 2
         "inference/slow": 0.6,  # flow/speed_ratio / flow/cos, at least: the best prediction of a cosine c has length c
         "inference/learnt": 0.2,  # flow/cos from which on the others can be judged

@@ -12,20 +12,24 @@ from fmpipe.diagnose.report.diffusion import first_bad_loss, is_pixels
 from fmpipe.diagnose.report.finding import Finding, Limits, checked, find, of_checks
 from fmpipe.diagnose.report.stats import RunStats, SamplingTrace, Series
 
+SD_SCALE, CROSSFLOW_SCALE = 0.18215, 0.2301  # of fmpipe.vae, which imports torch
+SUPERVISED = ("grad/flow", "grad/kl", "grad/dino", "grad/contrastive", "grad/norm")  # losses that must have a share
 FORMATS = {"bfloat16": 8, "float16": 11}  # bits of the significand
 
 
 def gradients(s: RunStats, limit: Limits) -> Iterator[Finding]:
     total = s.metrics.get("grad/total")
     if total is not None and total.count > 3:
-        if total.nonfinite:
+        overflowed = "scaler/scale" in s.metrics and total.nonfinite < 0.05 * total.count  # GradScaler finds its scale
+        if total.nonfinite and not overflowed:
             step = total.first_nonfinite
             after = ["loss_numerics"] if first_bad_loss(s) <= step else []
             yield find(False, "gradient/nonfinite", after, count=total.nonfinite, step=step)
         quarter = max(1, len(total.finite) // 4)
         first, rest = total.finite[:quarter], total.finite[quarter:]
         if len(rest):
-            start, top, end = float(np.median(first)), float(rest.max()), total.late
+            # of neighbours, so that one spike is not an explosion
+            start, top, end = float(np.median(first)), _sustained(rest), total.late
             said = {"start": start, "top": top, "end": end}
             yield find(top <= limit["gradient/exploding"] * start, "gradient/exploding", ["scale_mismatch"], **said)
             yield find(end >= limit["gradient/vanishing"] * start, "gradient/vanishing", **said)
@@ -41,6 +45,22 @@ def gradients(s: RunStats, limit: Limits) -> Iterator[Finding]:
     yield from checked(s, "gradient_path", "gradient_shares", "update_ratios", "loss_magnitudes", "overflow", "dino")
 
 
+def _sustained(values: np.ndarray) -> float:
+    """Return the largest value that a tenth of the values around it reach too."""
+    width = max(3, len(values) // 10)
+    if len(values) < width:
+        return float(values.max())
+    return float(np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1).max())
+
+
+def _recipe(s: RunStats) -> bool:
+    """Tell whether something else than the KL holds the head by design: then the KL's share may be small."""
+    held = any((s.late(f"w/{name}") or 0) > 0 for name in ("anchor", "match"))
+    held = held or any(f"{kind}/{name}" in s.metrics for kind in ("loss", "grad") for name in ("anchor", "match"))
+    constrained = s.setting("flow/head/std_range") or s.setting("flow/losses/detach") or "std_range" in s.constants
+    return bool(held or constrained or "anchor" in s.metrics)
+
+
 def _shares(s: RunStats, total: Series) -> dict[str, float]:
     """Late share of each loss in the gradient of those it shares parameters with; of losses without a weight none.
 
@@ -54,7 +74,8 @@ def _shares(s: RunStats, total: Series) -> dict[str, float]:
     if s.setting("flow/losses/detach"):
         head = math.hypot(*(x for n, x in late.items() if n != "grad/flow"))
         whole = {n: late[n] if n == "grad/flow" else head for n in late}
-    return {n: x / whole[n] if whole[n] else 0.0 for n, x in late.items() if n != "grad/kl"}
+    skipped = {"grad/kl"} if _recipe(s) else set()
+    return {n: x / whole[n] if whole[n] else 0.0 for n, x in late.items() if n not in skipped and n in SUPERVISED}
 
 
 def _teacher(s: RunStats, limit: Limits) -> Iterator[Finding]:
@@ -62,11 +83,20 @@ def _teacher(s: RunStats, limit: Limits) -> Iterator[Finding]:
     teacher, student = s.first_of("ent/teacher"), s.first_of("ent/student")
     if teacher is None or student is None:
         return
-    classes = s.setting("flow/losses/dino_classes")
-    top = math.log(classes) if isinstance(classes, int) and classes > 1 else max(teacher.max, student.max)
+    classes = s.setting("flow/losses/dino_classes") or s.late("ent/classes")
+    whole = math.log(classes) if classes and classes > 1 else s.late("ent/log_classes")
+    top = whole or max(teacher.max, student.max)
     share = {"teacher": teacher.late / top, "student": student.late / top} if top > 0 else {}
+    known = whole is not None
     if share:
         yield find(share["teacher"] >= limit["dino/entropy"], "gradient/teacher", share=share["teacher"])
+    if known:
+        yield find(share["teacher"] <= limit["dino/uniform"], "dino/uniform", share=share["teacher"])
+    total, dino = s.late("grad/total"), s.late("grad/dino")
+    if share and total and dino is not None:
+        bad = share["student"] < limit["dino/entropy"] and dino / total < limit["share/warn"]
+        bad = bad and share["teacher"] >= limit["dino/entropy"]
+        yield find(not bad, "dino/student", share=share["student"], grad=dino / total)
 
 
 def condition_use(s: RunStats, limit: Limits) -> Iterator[Finding]:
@@ -75,6 +105,9 @@ def condition_use(s: RunStats, limit: Limits) -> Iterator[Finding]:
     if gain is not None and gain.count > 1:
         judged = judge_condition_use(gain.last, overrides=of_checks(limit))
         yield find(judged.status == "pass", "condition/gain", upstream, gain=gain.last, first=gain.values[0])
+    cos = s.late("text/cos")
+    if cos is not None:
+        yield find(cos < limit["text/cos"], "text/means", ["kl"], cos=cos)
     yield from checked(s, "text_path", "condition_use", "pairing", causes=["leak"])
 
 
@@ -90,6 +123,15 @@ def kl(s: RunStats, limit: Limits) -> Iterator[Finding]:
         yield find(ok, "kl/outside", low=low.min, high=high.max)
     if mu is not None:
         yield find(mu <= limit["kl/mu"], "kl/mu", ["gradients"], mu=mu, first=s.first_of("mu/rms").early)
+    size, var = s.first_of("mu/abs_mean", "mu/rms"), s.late("z_init/var")
+    if size is not None and std is not None and not _recipe(s):
+        prior = size.late < limit["kl/prior_mu"] and abs(std - 1) < limit["kl/prior_std"]
+        yield find(not prior, "kl/prior", mu=size.late, std=std)
+        grown = size.count > 9 and size.late > limit["kl/drift"] * max(size.early, 0.05)
+        away = (var is not None and not 0.5 <= var <= 2.0) or not 0.6 <= std <= 1.6
+        kl_there = "loss/kl" in s.metrics or "w/kl" in s.metrics
+        drifts = grown and away and kl_there and (s.late("w/kl") is None or s.late("w/kl") > 0)
+        yield find(not drifts, "kl/drift", first=size.early, mu=size.late, var=math.nan if var is None else var)
     yield from _formula(s, limit)
     yield from checked(s, "kl")
 
@@ -173,6 +215,23 @@ def scale_mismatch(s: RunStats, limit: Limits) -> Iterator[Finding]:
     if std is not None and not is_pixels(s):
         ok = limit["input/std_low"] <= std.median <= limit["input/std_high"]
         yield find(ok, "scale/latents", std=std.median)
+        yield from _factor(std.median, limit)
+    psnr = s.first_of("vae/psnr")
+    if psnr is not None and s.stage != "vae" and "loss/rec" not in s.metrics:
+        bad = psnr.late < limit["vae/psnr_fail"] and psnr.late < 1.3 * psnr.early
+        yield find(not bad, "scale/psnr", ["input_range"], psnr=psnr.late)
+    yield from _starts(s, limit)
+    own = s.late("stat/noise/std")
+    if own is not None and std is not None and own > 0:
+        apart = max(own / std.median, std.median / own) if std.median > 0 else math.inf
+        yield find(
+            apart <= limit["scale/ratio"],
+            "scale/stds",
+            ["input_range", "kl", "gradients", "loss_numerics"],
+            z0=own,
+            z1=std.median,
+            ratio=apart,
+        )
     z0, z1, v = (s.late(f"scale/{name}") for name in ("z0", "z1", "v*"))
     if z0 is not None and z1 is not None:
         judged = judge_scale(z0, z1, v=v, overrides=of_checks(limit))
@@ -182,9 +241,28 @@ def scale_mismatch(s: RunStats, limit: Limits) -> Iterator[Finding]:
             "v": v if v is not None else math.nan,
             "ratio": judged.values.get("ratio", math.inf),
         }
-        yield find(judged.status != "fail", "scale/norms", ["kl", "gradients", "loss_numerics"], **said)
+        yield find(judged.status != "fail", "scale/norms", ["kl", "gradients", "loss_numerics", "target"], **said)
     yield from checked(s, "scale", causes=["kl", "gradients"])
     yield from checked(s, "scale_contract", "latent_is_sample", "vae_round_trip")
+
+
+def _factor(std: float, limit: Limits) -> Iterator[Finding]:
+    """A std that is a power of a known scale factor: applied twice, or not at all."""
+    for factor in (SD_SCALE, CROSSFLOW_SCALE):
+        for power in (1, -1):
+            ratio = std / factor**power
+            if abs(ratio - 1) <= 2 * limit["scale/factor"]:
+                yield find(False, "scale/factor", std=std, ratio=ratio, factor=factor, power=power)
+                return
+
+
+def _starts(s: RunStats, limit: Limits) -> Iterator[Finding]:
+    """|x| at step 0 against E|N(0, 1)| = 0.8, and against the other traces."""
+    firsts = [float(trace.x[0]) for trace in s.traces if len(trace) > 1 and np.isfinite(trace.x[0])]
+    for k, x in enumerate(firsts, 1):
+        if x > limit["scale/start"] * 0.8 or 0 < x < 0.8 / (2 * limit["scale/start"]):
+            yield find(False, "scale/start", ["kl", "gradients"], trace=k, x=x, due=0.8)
+            return
 
 
 def _left(s: RunStats) -> float | None:
@@ -207,7 +285,7 @@ def _endpoints(s: RunStats) -> dict[int, Series]:
 
 def train_inference(s: RunStats, limit: Limits) -> Iterator[Finding]:
     upstream = ["scale_mismatch", "leak", "kl", "gradients", "loss_numerics", "input_range", "time_sampling"]
-    upstream += ["integration", "schedule_constants"]
+    upstream += ["integration", "schedule_constants", "learning_rate", "target", "run", "condition_use"]
     cos, nmse = s.late("val/flow/cos", "flow/cos"), s.late("val/flow/nmse", "flow/nmse")
     ks, left, ratio = _endpoints(s), _left(s), s.late("val/flow/speed_ratio", "flow/speed_ratio")
     learnt = cos is not None and cos >= limit["inference/learnt"]
@@ -242,8 +320,12 @@ def train_inference(s: RunStats, limit: Limits) -> Iterator[Finding]:
     for k, trace in enumerate(s.traces, 1):
         if len(trace) > 1:
             yield _sum_of(k, trace, limit)
-    yield from checked(s, "one_step", "target_definition", "endpoint", causes=["scale_mismatch"])
-    yield from checked(s, "shooting", causes=["scale_mismatch", "leak", "condition_use"])
+            first, last = abs(float(trace.dt[0])), abs(float(trace.dt[-1]))
+            if len(trace) >= 8:
+                even = min(first, last) > 0 and max(first, last) / min(first, last) <= 2
+                yield find(even, "trace/symmetry", trace=k, first=first, last=last)
+    yield from checked(s, "one_step", "target_definition", "endpoint", causes=["scale_mismatch", "target"])
+    yield from checked(s, "shooting", causes=["scale_mismatch", "leak", "condition_use", "target"])
     v = s.verdict("teacher_euler")
     if v is not None and v.status == "fail" and not v.values.get("growth", 0) > limit["teacher/growth"]:
         yield from checked(s, "teacher_euler")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fmpipe.diagnose.read.names import STEPS
 from fmpipe.diagnose.report.said import Said
 from fmpipe.diagnose.report.stats import RunStats, SamplingTrace, Series
 
@@ -84,15 +85,19 @@ def take(frame: "pl.DataFrame", kept: Gathered) -> bool:
     """A frame's columns into series; whether it had steps."""
     import polars as pl
 
-    numbered = "step" in frame.columns
+    columns = [part for whole in frame for part in _flat(whole)]
+    named = standard_names([column.name for column in columns])
+    columns = [column.alias(named.get(column.name, column.name)) for column in columns]
+    counted = next((column for column in columns if column.name == "step"), None)
+    numbered = counted is not None
     if numbered:
-        steps = frame["step"].cast(pl.Float64, strict=False).fill_null(strategy="forward").fill_null(0)
+        steps = counted.cast(pl.Float64, strict=False).fill_null(strategy="forward").fill_null(0)
         steps = steps.to_numpy().astype(np.int64)
     else:
         steps = np.arange(kept.lines, kept.lines + len(frame))
     kept.lines += len(frame)
     shared: dict[bytes, np.ndarray] = {}
-    for column in (part for whole in frame for part in _flat(whole)):
+    for column in columns:
         numbers = _numbers(column, kept) if column.name != "step" else None
         if numbers is None:
             continue
@@ -105,12 +110,27 @@ def take(frame: "pl.DataFrame", kept: Gathered) -> bool:
     return numbered
 
 
+def standard_names(names: list[str]) -> dict[str, str]:
+    """Return which of the names is the steps' (``step``) and which the times' (``time``), where they differ."""
+    plain = {name.strip().lower().replace(" ", "_"): name for name in reversed(names)}
+    changes = {}
+    for new, known in (("step", STEPS), ("time", ("time", "wall_time", "_timestamp", "timestamp"))):
+        found = next((plain[name] for name in known if name in plain), None)
+        if found is not None and found != new and new not in names:
+            changes[found] = new
+    return changes
+
+
 def _flat(column: "pl.Series") -> Iterator["pl.Series"]:
     """A column, or those of an object's fields: ``{"loss": {"flow": 1}}`` is loss/flow."""
     import polars as pl
 
     if not isinstance(column.dtype, pl.Struct):
         yield column
+        return
+    names = set(column.struct.fields)
+    if names >= {"mean", "std"} and names <= {"num", "mean", "std", "min", "max", "count"}:  # of many samples
+        yield column.struct.field("mean").alias(column.name)
         return
     for field in column.struct.fields:
         yield from _flat(column.struct.field(field).alias(f"{column.name}/{field}"))

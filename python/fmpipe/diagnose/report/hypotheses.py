@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fmpipe.diagnose.report import diffusion, flow
+from fmpipe.diagnose.report import diffusion, flow, trends
 from fmpipe.diagnose.report.finding import Function
 
 
@@ -33,4 +33,10 @@ HYPOTHESES = (
     Entry("K", "scale_mismatch", flow.scale_mismatch, 0, ("scale/z0", "scale/z1", "scale/v*")),
     Entry("L", "train_inference", flow.train_inference, 10, ("val/flow/cos", "flow/speed_ratio", *_ENDPOINTS)),
     Entry("M", "leak", flow.leak, 8, ("val/flow/cos", "flow/cos", "std/mean")),
+    Entry("N", "learning_rate", trends.learning_rate, 2, ("lr", *diffusion.LOSSES)),
+    Entry("O", "loss_trend", trends.loss_trend, 14, diffusion.LOSSES),
+    Entry("P", "generalization", trends.generalization, 13, ("val/loss/flow", "val/loss/total", *diffusion.LOSSES)),
+    Entry("Q", "run", trends.run, 3, ("scaler/scale", *diffusion.LOSSES)),
+    Entry("R", "time_slices", trends.time_slices, 11, tuple(f"flow/nmse_t{k}" for k in range(10))),
+    Entry("S", "target", trends.target, 1, ("flow/cos", "scale/v*")),
 )

@@ -1,8 +1,8 @@
 """Read a run's folder or a log of any format into a :class:`RunStats`; whatever is odd about it becomes a remark.
 
-Formats: JSON lines, CSV and TSV (also W&B's exports and Lightning's), TensorBoard event files, HF ``trainer_state.json``,
-MLflow's metric files, and printed lines (:mod:`fmpipe.diagnose.read.lines`). Metrics get their canonical names
-(:mod:`fmpipe.diagnose.read.names`).
+Formats: JSON lines, CSV and TSV (also W&B's exports and Lightning's), TensorBoard event files, HF
+``trainer_state.json``, MLflow's metric files, and printed lines (:mod:`fmpipe.diagnose.read.lines`). Metrics get their
+canonical names (:mod:`fmpipe.diagnose.read.names`).
 """
 
 import io
@@ -28,6 +28,10 @@ BLOCK = 16 << 20  # bytes parsed at a time: what a log needs of memory is this, 
 STAGES = ("flow", "diffusion", "head", "vae")  # the main one first
 _BARE = re.compile(rb"([:\[,]\s*)(NaN|-?Infinity)(?=\s*[,\]}])")
 _PROBE = re.compile(r"\[(?:fm|text|shoot|teacher-euler|vae)\]")  # lines of fmpipe.diagnose.diary
+_STEP_PAIRS = re.compile(
+    r"\b(?:i|k|step)\s*[=:]?\s*(\d+)\b.*?\b(?:x_abs|abs_x|mean_abs_x|x)\s*[=:]\s*([\d.eE+-]+).*?"
+    r"\b(?:v_abs|abs_v|mean_abs_v|v)\s*[=:]\s*([\d.eE+-]+).*?\bdt\s*[=:]\s*([\d.eE+-]+)"
+)
 _STEP = re.compile(r"step\s*(\d+): \|x\|=(\S+?), \|v\|=(\S+?), dt=(\S+)")
 
 
@@ -86,6 +90,8 @@ def _folder(path: Path) -> RunStats:
     found = {name: path / name for name in STAGES if _logs(path / name)}
     if not found:
         if not _logs(path) and (file := _foreign_log(path)) is not None:
+            if file == path:
+                return _event_folders(path)
             return _mlflow(file) if file.is_dir() else _file(file)
         return _log_folder(path)
     stages = {name: _log_folder(place) for name, place in found.items()}
@@ -95,6 +101,17 @@ def _folder(path: Path) -> RunStats:
         stats.stages = stages
         stats.remarks.insert(0, Said("remark/stages", stages=", ".join(found), stage=main))
     stats.verdicts += _verdicts(path, stats)
+    return stats
+
+
+def _event_folders(path: Path) -> RunStats:
+    """Event files in several folders, such as train and val, whose names go before those of the metrics."""
+    stats = RunStats(source=str(path))
+    for file in sorted(path.rglob("*tfevents*")):
+        part = _events(file)
+        stats.lines += part.lines
+        stats.texts |= part.texts
+        stats.metrics |= {f"{file.parent.name}/{name}": series for name, series in part.metrics.items()}
     return stats
 
 
@@ -113,7 +130,7 @@ def _foreign_log(path: Path) -> Path | None:
     )
     for kind in kinds:
         if found := sorted(path.rglob(kind), key=lambda p: p.stat().st_mtime):
-            return found[-1]
+            return found[-1] if "tfevents" not in kind or len(found) == 1 else path
     folders = [p for p in [path, *path.rglob("metrics")] if p.name == "metrics" and p.is_dir()]
     return next((p for p in folders if any(p.iterdir())), None)
 
@@ -200,7 +217,7 @@ def _json_lines(path: Path) -> RunStats:
             if not block:
                 continue
             frame = pl.scan_ndjson(io.BytesIO(block), infer_schema_length=None).collect()
-        numbered &= take(stepped(frame), kept)
+        numbered &= take(frame, kept)
     stats = kept.stats(path.name)
     if torn:
         said = Said("remark/torn_last") if last_torn else ""
@@ -318,27 +335,18 @@ def _csv(path: Path) -> RunStats:
     frame = pl.scan_csv(path, separator=separator, **options).collect()
     # W&B's charts: "run - metric", with the smallest and largest of each bin beside it
     frame = frame.select([c for c in frame.columns if not c.endswith(("__MIN", "__MAX"))])
-    frame = frame.rename({c: c.rpartition(" - ")[2].strip() for c in frame.columns if " - " in c}, strict=False)
+    short = {c: c.rpartition(" - ")[2].strip() for c in frame.columns if " - " in c}
+    first = {name: c for c, name in reversed(short.items())}  # of several runs, the first
+    frame = frame.select([c for c in frame.columns if c not in short or first[short[c]] == c])
+    frame = frame.rename({c: name for c, name in short.items() if c in frame.columns})
     if "Value" in frame.columns:
         frame = frame.rename({"Value": path.stem})
-    frame = stepped(frame)
     kept = Gathered()
     numbered = take(frame, kept)
     stats = kept.stats(path.name)
     if not numbered:
         stats.remarks.append(Said("remark/no_steps", file=path.name))
     return stats
-
-
-def stepped(frame):
-    """Return the frame with its column of steps under the name ``step``, and its times under ``time``."""
-    names = {c.strip().lower().replace(" ", "_"): c for c in reversed(frame.columns)}
-    changes = {}
-    for new, known in (("step", STEPS), ("time", ("time", "wall_time", "_timestamp", "timestamp"))):
-        found = next((names[name] for name in known if name in names), None)
-        if found is not None and found != new and new not in frame.columns:
-            changes[found] = new
-    return frame.rename(changes) if changes else frame
 
 
 def _events(path: Path) -> RunStats:
@@ -374,7 +382,7 @@ def _text(path: Path) -> RunStats:
     stats, heading, torn = RunStats(lines=len(lines)), "", 0
     runs: list[tuple[str, list[tuple[float, ...]]]] = []
     for line in lines:
-        found = _STEP.search(line)
+        found = _STEP.search(line) or _STEP_PAIRS.search(line)
         if not found:
             words = line.strip(" `#*")
             heading = words.rstrip(":：") if words and (line.startswith("#") or words[-1] in ":：") else heading
@@ -387,8 +395,9 @@ def _text(path: Path) -> RunStats:
         if not runs or int(found[1]) < len(runs[-1][1]):
             runs.append((heading, []))
         runs[-1][1].append(row)
-    others = (line for line in lines if not _STEP.search(line) and not _PROBE.search(line))
-    metrics = _of_rows(path.name, printed.rows(others))
+    others = (x for x in lines if not _STEP.search(x) and not _PROBE.search(x) and not _STEP_PAIRS.search(x))
+    others = list(others)
+    metrics = _of_rows(path.name, [*printed.rows(others), *printed.tables(others)])
     stats.metrics, stats.remarks = metrics.metrics, metrics.remarks
     stated, stats.constants = statements(text, Series.of)
     stats.metrics |= {name: series for name, series in stated.items() if name not in stats.metrics}

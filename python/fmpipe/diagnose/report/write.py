@@ -26,7 +26,8 @@ def headline(hypotheses: Sequence[Hypothesis], lang: str) -> str:
         first = f"{bad[0].letter} {bad[0].title.into(lang)}"
         return word(lang, "wrong", confirmed=len(bad), all=len(hypotheses), first=first)
     counts = {v: sum(h.verdict == v for h in hypotheses) for v in (REJECTED, UNKNOWN)}
-    return word(lang, "healthy", rejected=counts[REJECTED], unknown=counts[UNKNOWN])
+    said = {"rejected": counts[REJECTED], "unknown": counts[UNKNOWN], "all": len(hypotheses)}
+    return word(lang, "healthy" if counts[REJECTED] >= counts[UNKNOWN] else "little", **said)
 
 
 def tree(hypotheses: Sequence[Hypothesis]) -> list[tuple[Hypothesis, list[Hypothesis]]]:
