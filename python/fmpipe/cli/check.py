@@ -1,10 +1,13 @@
-"""``fmpipe check`` and ``info``: what a pipeline is, and whether it is sound."""
+"""``fmpipe check``, ``calibrate`` and ``info``: what a pipeline or a model is, and whether it is sound."""
 
+import re
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fmpipe.bundled import INDEX
 from fmpipe.cli.base import (
     THRESHOLD_HELP,
     DeviceOption,
@@ -23,11 +26,37 @@ from fmpipe.cli.base import (
     out_option,
     overrides_of,
     save_image,
+    side_of,
     working,
     write,
 )
 from fmpipe.cli.verdicts import tell
 from fmpipe.page import verdict_page
+
+FACTORY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+IMAGE_SIZE = 256  # of a model that does not have image_size
+Captions = Annotated[
+    Path | None,
+    typer.Option(help="Captions of the images: a .jsonl file, or a .txt file with one per line.", show_default=False),
+]
+
+
+def is_factory(what: str) -> bool:
+    """Tell whether an argument names the factory of a model, package.module:factory, and not a file or folder."""
+    return bool(re.fullmatch(FACTORY, what)) and not Path(what).exists()
+
+
+def load_factory(what: str, device: str):
+    """Return the model of ``package.module:factory``."""
+    if device != "auto":
+        raise Refused(f"--device {device} is not supported with {what}: the factory places the model on a device")
+    with working(f"loading {what}"):
+        from fmpipe.diagnose.model import ModelError, load_model
+
+        try:
+            return load_model(what)
+        except ModelError as error:
+            raise Refused(error) from None
 
 
 @command("Diagnose")
@@ -36,8 +65,8 @@ def check(
         str,
         typer.Argument(
             metavar="PIPELINE",
-            help="Pipeline to check: its folder, the folder of a training run, or its name (default). Or a text file "
-            "with printed figures.",
+            help="Pipeline to check: its folder, the folder of a training run, or its name (default). Or a model of "
+            "your own code: package.module:factory. Or a text file with printed figures.",
         ),
     ],
     images: Annotated[
@@ -48,12 +77,7 @@ def check(
             show_default=False,
         ),
     ] = None,
-    captions: Annotated[
-        Path | None,
-        typer.Option(
-            help="Captions of the images: a .jsonl file, or a .txt file with one per line.", show_default=False
-        ),
-    ] = None,
+    captions: Captions = None,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -64,15 +88,26 @@ def check(
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Largest number of images to measure on.")] = 8,
     steps: StepsOption = None,
     seed: SeedOption = 0,
+    gain: Annotated[
+        float | None,
+        typer.Option(
+            help="Also run the shooting check with the velocity multiplied by this factor, for example 3.5.",
+            show_default=False,
+        ),
+    ] = None,
     limit: Annotated[
         list[str] | None, typer.Option("--set", help=THRESHOLD_HELP.format("one_step/cos=0.4"), show_default=False)
     ] = None,
     device: DeviceOption = "auto",
     place: out_option("Folder for check.json, check.html and the images of the probes.") = Path("check"),
 ) -> None:
-    """Check a pipeline: every check that its inputs allow, each with a verdict. Exit code 1 if one fails.
+    """Check a pipeline or a model: every check that its inputs allow, each with a verdict. Exit code 1 if one fails.
 
     [b]fmpipe check runs/mine[/b]
+
+    A model of your own code can be checked too. The factory is called without arguments and returns an object with
+    velocity(x, t) and as many of embed, encode, decode, sample_z0 and loss as there are, or an OpenUni-like model:
+    [b]fmpipe check package.module:factory --images DIR --captions FILE[/b]
 
     Figures that your own code printed (lines with \\[fm], \\[text], \\[shoot], \\[teacher-euler]) can be checked too:
     [b]fmpipe check notes.txt[/b]
@@ -80,15 +115,15 @@ def check(
     import json
 
     check_options(num_inference_steps=steps)
+    if gain is not None and not isfinite(gain):
+        raise Refused(f"--gain must be a finite number, got {gain}")
     check_device(device)
     check_place("--out", place, folder=True)
-    text = Path(what).is_file()
-    if (captions and not images) or (text and (images or log)):
-        raise Refused("--captions needs --images; a text file of figures takes neither --images nor --log")
-    for option, path in (("--images", images), ("--captions", captions), ("--log", log)):
-        if path is not None and not path.exists():
-            raise Refused(f"{option}: there is no {path}")
-    if not text:
+    text, own = Path(what).is_file(), is_factory(what)
+    if (captions and not images) or (text and (images or log or gain is not None)):
+        raise Refused("--captions needs --images; a text file of figures takes neither --images, --log nor --gain")
+    _check_paths(images, captions, log)
+    if not text and not own:
         locate(what)
         if log is None and (Path(what) / "flow" / "log.jsonl").is_file():
             log = Path(what)
@@ -96,9 +131,9 @@ def check(
     from fmpipe.diagnose.verdict import limits
 
     overrides = overrides_of(limit, limits)
-    pipe = None if text else load_pipeline(what, device=device)
+    model = None if text else load_factory(what, device) if own else load_pipeline(what, device=device)
     from fmpipe.diagnose import diary
-    from fmpipe.diagnose.examine import Examination, examine, history_of
+    from fmpipe.diagnose.examine import Examination, examine, examine_model, history_of
     from fmpipe.diagnose.log import read_log, strict
 
     try:
@@ -106,22 +141,27 @@ def check(
             found = Examination(diary.verdicts(Path(what).read_text(encoding="utf-8"), overrides=overrides), {})
         else:
             with working("measuring"):
-                pixels, texts = _pictures(images, captions, n, pipe)
+                pixels, texts = _pictures(images, captions, n, model, own)
                 if log is not None and (log / "flow").is_dir():
                     log = log / "flow"  # a run's folder
                 history = None if log is None else history_of(read_log(log))
-                found = examine(pipe, pixels, texts, history, steps=steps, seed=seed, overrides=overrides)
+                run, options = examine_model if own else examine, {"steps": steps, "seed": seed, "gain": gain}
+                found = run(model, pixels, texts, history, overrides=overrides, **options)
     except (OSError, ValueError, FloatingPointError) as error:
         raise Refused(error) from None
+    if all(v.status == "skipped" for v in found.verdicts):
+        tell(found.verdicts)
+        raise Refused(f"no check could run on {what}: see above which methods and options are missing")
     pictures = {name: _row(tensor[:8]) for name, tensor in found.pictures.items()}
     for name, picture in pictures.items():
         save_image(picture, place / f"{name}.png")
     settings = {
         "checked": what,
-        "images": images or ("" if text else pipe.config.get("source")),
+        "images": images or ("" if text or own else model.config.get("source")),
         "captions": captions,
         "log": log,
         "seed": seed,
+        **({} if gain is None else {"gain": gain}),
         **overrides,
     }
     tell(found.verdicts)
@@ -131,29 +171,38 @@ def check(
         raise typer.Exit(1)
 
 
-def _pictures(images: Path | None, captions: Path | None, n: int, pipe):
-    """(n, 3, H, W) in [-1, 1] of the pipeline's size, and their first captions; None for what there is not.
+def _check_paths(images: Path | None, captions: Path | None, log: Path | None = None) -> None:
+    for option, path in (("--images", images), ("--captions", captions), ("--log", log)):
+        if path is not None and not path.exists():
+            raise Refused(f"{option}: there is no {path}")
 
-    Of the folder, or of what the pipeline was trained on, n of them from its beginning to its end.
+
+def _pictures(images: Path | None, captions: Path | None, n: int, model, own: bool):
+    """Return images (n, 3, H, W) in [-1, 1] of the model's size, and their first captions; None for what is missing.
+
+    They come from the folder, or from the data that a pipeline was trained on, evenly spaced.
     """
     import torch
 
     from fmpipe.data import Folder, to_pixels
-    from fmpipe.train.config import Data
-    from fmpipe.train.stages import REBUILT, source_of
 
-    side = pipe.text_head.config.latent_shape[-1] * pipe.vae.factor
+    side = getattr(model, "image_size", IMAGE_SIZE) if own else side_of(model)
     if images is not None:
-        source = Folder(images, captions if captions or Folder.has_captions(images) else False, size=side)
-    elif pipe.config.get("source") not in REBUILT:
+        data = Folder(images, captions if captions or Folder.has_captions(images) else False, size=side)
+    elif own:
         return None, None
     else:
+        from fmpipe.train.config import Data
+        from fmpipe.train.stages import REBUILT, source_of
+
+        if model.config.get("source") not in REBUILT:
+            return None, None
         try:
-            source = source_of(Data(source=pipe.config.source, size=side))
+            data = source_of(Data(source=model.config.source, size=side))
         except FileNotFoundError as error:
             err.print(f"not measured on pictures: {error}", highlight=False, soft_wrap=True)
             return None, None
-    items = [source[i] for i in torch.linspace(0, len(source) - 1, min(n, len(source))).long().tolist()]
+    items = [data[i] for i in torch.linspace(0, len(data) - 1, min(n, len(data))).long().tolist()]
     pixels = to_pixels(torch.stack([item.image for item in items]))
     return pixels, [item.captions[0] for item in items] if all(item.captions for item in items) else None
 
@@ -163,6 +212,71 @@ def _row(images):
     from fmpipe.sheet import to_image
 
     return to_image(images.permute(1, 2, 0, 3).flatten(2))
+
+
+@command("Diagnose")
+def calibrate(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="PIPELINE",
+            help="Pipeline to calibrate: its folder, the folder of a training run, or its name. Or a model of your own "
+            "code: package.module:factory.",
+        ),
+    ],
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of images to measure on. Without it, the pipeline's own training data are used if they can be "
+            "rebuilt.",
+            show_default=False,
+        ),
+    ] = None,
+    captions: Captions = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="Store the gain in the pipeline's folder as its default fm_gain.")
+    ] = False,
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="Largest number of images to measure on.")] = 64,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Measure fm_gain, the factor by which the predicted velocity is too small: median(|v_target| / |v_pred|).
+
+    [b]fmpipe calibrate runs/mine --images DIR --captions FILE --save[/b]
+
+    A gain of 1 means that the predicted speed is unbiased. A gain corrects the length of the velocity, not its
+    direction: run [b]fmpipe check[/b] too.
+    """
+    import json
+
+    check_device(device)
+    own = is_factory(what)
+    if captions and not images:
+        raise Refused("--captions needs --images")
+    _check_paths(images, captions)
+    folder = None if own else locate(what)
+    if save and not isinstance(folder, Path):
+        kind = "a model of your own code: set the gain there" if own else "a bundled pipeline, which is read-only"
+        raise Refused(f"--save is not supported: {what} is {kind}")
+    if own and images is None:
+        raise Refused(f"{what} needs --images DIR with captions")
+    model = load_factory(what, device) if own else load_pipeline(what, device=device)
+    from fmpipe.diagnose.examine import calibrate_gain
+
+    try:
+        with working("measuring"):
+            pixels, texts = _pictures(images, captions, n, model, own)
+            if texts is None:
+                raise Refused(f"{what} needs images with captions: use --images DIR and --captions FILE")
+            measure = calibrate_gain if own else type(model).calibrate_gain
+            gain = measure(model, pixels, texts, seed=seed)
+    except (OSError, ValueError, FloatingPointError) as error:
+        raise Refused(error) from None
+    out.print(f"fm_gain {gain:.4g}, measured on {len(texts)} images", highlight=False)
+    if save:
+        index = folder / INDEX
+        settings = json.loads(index.read_text(encoding="utf-8"))
+        write(index, (json.dumps({**settings, "fm_gain": gain}, indent=2) + "\n").encode())
 
 
 @command("Diagnose")

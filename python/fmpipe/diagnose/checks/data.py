@@ -9,13 +9,22 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fmpipe.diagnose.checks.autoencoder import CHECKLIST, check_floating, check_images, described, rms_of, verdict_of
-from fmpipe.diagnose.verdict import Overrides, Verdict, limits
+from fmpipe.diagnose.verdict import Overrides, Verdict, limits, skipped
 
 
-def judge_text_path(cosines: Mapping[str | tuple[str, str], float], *, overrides: Overrides = None) -> Verdict:
-    """cosines: of z_text of two prompts, keyed ``"a | b"`` or ``("a", "b")``.
+def judge_text_path(
+    cosines: Mapping[str | tuple[str, str], float],
+    same: float | None = None,
+    *,
+    noise: float = 0.0,
+    overrides: Overrides = None,
+) -> Verdict:
+    """Judge the cosines of z_text of different prompts, keyed ``"a | b"`` or ``("a", "b")``.
 
-    Fails with a mean of ``text/cos`` or more, warns with a single pair of that. ValueError without a pair.
+    same: the control, the mean cosine of two z_text of the same prompt: 1 for means, less for samples. noise: the
+    standard deviation of the cosine of unrelated z_text. Fails with a mean of ``text/cos * same`` or more, warns with a
+    single pair of that. If two z_text of one prompt are as far apart as those of two prompts, the cosines prove nothing
+    and the check is skipped. Raises ValueError without a pair.
     """
     limit = limits(overrides)["text/cos"]
     pairs = {key if isinstance(key, str) else " | ".join(key): float(value) for key, value in cosines.items()}
@@ -23,6 +32,15 @@ def judge_text_path(cosines: Mapping[str | tuple[str, str], float], *, overrides
         raise ValueError("judge_text_path: cosines must have at least one pair of prompts, got none")
     mean, nearest = sum(pairs.values()) / len(pairs), max(pairs, key=pairs.get)
     values = {"mean": mean, "max": pairs[nearest], "cosines": pairs}
+    if same is not None:
+        values["same"] = same
+        if same < limit and same - mean <= max((1 - limit) * same, 4 * noise):
+            return skipped(
+                "text_path",
+                f"needs the means of z_text: two samples of the same prompt have a cosine of {same:.3f}, samples of "
+                f"different prompts {mean:.3f}, so samples cannot tell whether the text is used",
+            )
+        limit *= min(same, 1.0)
     if not mean < limit:
         found = (
             "fail",
@@ -43,27 +61,31 @@ def judge_text_path(cosines: Mapping[str | tuple[str, str], float], *, overrides
         values,
         f"mean pairwise cosine of z_text below {limit:g}, or it fails; a single pair of {limit:g} or more warns",
         found,
-        "The diary's cat, car and apple had cosines 0.098, 0.114 and 0.108: the text arrived, and the search went on "
-        "to the velocity.",
+        "The diary's cat, car and apple had cosines 0.098, 0.114 and 0.108, and the search went on to the velocity. "
+        "They were cosines of samples, without a control: two samples of one prompt may be as far apart.",
     )
 
 
 @torch.no_grad()
 def text_path(embed: Callable[[list[str]], Tensor], prompts: Sequence[str], *, overrides: Overrides = None) -> Verdict:
-    """Cosines of all pairs of ``embed(prompts)``, (B, ...), one z_text (its mu, not a sample) a prompt, flattened.
+    """Compare all pairs of ``embed(prompts)``, (B, ...), one z_text (its mu, not a sample) per prompt, flattened.
 
-    Repeated prompts count once; ValueError if fewer than two are left. A z_text of 0 has no cosine and fails.
+    embed is called twice: the cosine of the two results of one prompt is the control, which shows whether they are
+    means or samples. Repeated prompts count once; ValueError if fewer than two are left. A z_text of 0 has no cosine
+    and fails.
     """
     if isinstance(prompts, str) or len(prompts := list(dict.fromkeys(prompts))) < 2:
         raise ValueError(f"text_path: prompts must be a list of at least two different ones, got {prompts!r}")
-    z = embed(prompts)
-    check_floating("text_path", "embed(prompts)", z)
-    if len(z) != len(prompts):
-        raise ValueError(f"text_path: embed(prompts) must have {len(prompts)} rows, got {tuple(z.shape)}")
-    z = z.flatten(1).double()
-    cosine = (z := z / z.norm(dim=1, keepdim=True)) @ z.T
+    units = []
+    for z in (embed(prompts), embed(prompts)):
+        check_floating("text_path", "embed(prompts)", z)
+        if len(z) != len(prompts):
+            raise ValueError(f"text_path: embed(prompts) must have {len(prompts)} rows, got {tuple(z.shape)}")
+        z = z.flatten(1).double()
+        units.append(z / z.norm(dim=1, keepdim=True))
+    cosine, same = units[0] @ units[0].T, (units[0] * units[1]).sum(1).mean().item()
     pairs = {(prompts[i], prompts[j]): cosine[i, j].item() for i, j in combinations(range(len(prompts)), 2)}
-    return judge_text_path(pairs, overrides=overrides)
+    return judge_text_path(pairs, same, noise=units[0].shape[1] ** -0.5, overrides=overrides)
 
 
 def judge_pairing(true: float, shuffled: float, error: float, *, overrides: Overrides = None) -> Verdict:

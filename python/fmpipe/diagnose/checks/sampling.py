@@ -393,17 +393,16 @@ def probes(
     decode: pixels, in [-1, 1] or about. The same numbers as the pipeline's ``probes``.
     """
     check_ends("probes", z0, z1, letter="z")
-    looks = []
-    for z in (z0, z1):
-        image = decode(z)
-        if not isinstance(image, Tensor) or not image.is_floating_point() or image.numel() < 2:
-            raise ValueError(
-                f"probes: decode must return a floating point tensor of pixels, got {type(image).__name__}"
-            )
-        image, rms = image.float(), z.float().square().mean().sqrt()
-        numbers = (image.min(), image.max(), image.std(), rms)
-        looks.append({name: x.item() for name, x in zip(("low", "high", "contrast", "rms"), numbers, strict=True)})
-    return judge_probes(looks[0], first_step_rms, looks[1], overrides=overrides)
+    return judge_probes(probe(decode(z0), z0), first_step_rms, probe(decode(z1), z1), overrides=overrides)
+
+
+def probe(image: Tensor, z: Tensor) -> dict[str, float]:
+    """Return ``low high contrast rms``: the range and std of the decoded pixels, and the rms of the latent z."""
+    if not isinstance(image, Tensor) or not image.is_floating_point() or image.numel() < 2:
+        raise ValueError(f"probes: decode must return a floating point tensor of pixels, got {type(image).__name__}")
+    image, rms = image.float(), z.float().square().mean().sqrt()
+    numbers = (image.min(), image.max(), image.std(), rms)
+    return {name: x.item() for name, x in zip(("low", "high", "contrast", "rms"), numbers, strict=True)}
 
 
 def judge_probes(a: object, b: float, c: object, *, overrides: Overrides = None) -> Verdict:
