@@ -103,6 +103,9 @@ def test_held_out_captions_of_few_images(tmp_path, clip, images, hold_out):
         ({"flow__optim__steps": 0}, r"config\.flow\.optim: steps must be at least 1"),
         ({"stages": ["flow"]}, r"config\.vae\.path: no autoencoder at"),
         ({"start": "nowhere", "stages": ["flow"]}, r"start: no pipeline in 'nowhere'"),
+        ({"start": "default"}, r"config\.start: text_head of default has other shapes"),
+        ({"vae__widths": []}, r"config\.vae\.widths: must be positive numbers"),
+        ({"base": ["a"]}, r"config\.base: unknown preset \['a'\]"),
         ({"base": "shapes-huge"}, r"mine\.yaml:\d+: config\.base: unknown preset 'shapes-huge'"),
         ({"flow__losses__klw": 1}, r"mine\.yaml:\d+: config\.flow\.losses\.klw: unknown key"),
     ],
@@ -209,7 +212,8 @@ def test_a_caption_file_in_the_folder_is_found(tmp_path, name, content):
         ("metadata.csv", "file_name,text\n0.png,\n", r"metadata\.csv, line 2: expected a caption"),
         ("metadata.csv", "name,words\n0.png,a\n", r"line 2: expected \"file_name\" and \"text\""),
         ("captions.jsonl", '{"file_name": "0.png", "text": "a"}\n{"file_name"\n', r"captions\.jsonl, line 2"),
-        ("captions.txt", "0.png\ta\n2.png\tb\n3.png\tc\n", "3 lines for 2 images"),
+        ("captions.txt", "0.png\ta\n9.png\tb\n", r"captions\.txt, line 2: no image '9\.png'"),
+        ("captions.txt", "a\nb\nc\n", "3 lines for 2 images"),
     ],
 )
 def test_a_wrong_caption_file_names_the_line(tmp_path, name, content, said):
@@ -218,3 +222,31 @@ def test_a_wrong_caption_file_names_the_line(tmp_path, name, content, said):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=said):
         Folder(tmp_path, size=8)
+
+
+def test_mappings_without_fixed_keys_are_replaced_and_a_given_autoencoder_is_not_trained(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "base: shapes-tiny\nflow: {head_kind: transformer, head: {blocks: 1}}\nvae: {path: somewhere}\n"
+    )
+    config = load(tmp_path / "mine.yaml")
+    assert config.flow.head == {"blocks": 1}
+    assert config.stages == ["flow"]
+
+
+def test_a_refused_run_leaves_the_finished_one_alone(tmp_path, clip, images):
+    file = settings_file(tmp_path, clip, images(4))
+    assert command("train", "--config", file).exit_code == 0
+    before = (tmp_path / "run" / "config.yaml").read_text()
+    result = command("train", "--config", file, "flow.optim.lr=0.5")
+    assert result.exit_code == 1
+    assert "resume it with --resume latest" in result.stderr
+    assert (tmp_path / "run" / "config.yaml").read_text() == before
+
+
+def test_short_runs_can_be_repeated(tmp_path, clip, images):
+    file = settings_file(tmp_path, clip, images(4))
+    assert command("train", "--config", file, "stages=[vae]").exit_code == 0
+    for _ in range(2):
+        result = command("overfit", "--config", file, "--samples", 2)
+        assert result.exit_code in (0, 1), result.output  # whether it memorizes them in two steps is not the point
+        assert "overfit" in result.output

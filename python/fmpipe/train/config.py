@@ -181,6 +181,10 @@ class Config:
     diffusion: Diffusion = key("plain diffusion objective", factory=Diffusion)
     every: Every = key("intervals in steps; 0 means never", factory=Every)
 
+    def __post_init__(self):
+        if self.vae.path is not None:  # used instead of training one
+            self.stages = [stage for stage in self.stages if stage != "vae"]
+
 
 def load(path: str | Path) -> Config:
     """Return the config of a YAML file. Its key ``base`` names a preset, whose values the file's other keys replace.
@@ -192,9 +196,9 @@ def load(path: str | Path) -> Config:
         if not isinstance(data, Mapping) or "base" not in data:
             return data
         data = dict(data)
-        if (base := data.pop("base")) not in PRESETS:
+        if not isinstance(base := data.pop("base"), str) or base not in PRESETS:
             raise SettingsError(("base",), f"unknown preset {base!r}; choose one of {', '.join(PRESETS)}")
-        return settings.merged(to_dict(PRESETS[base]()), data)
+        return settings.merged(Config, to_dict(PRESETS[base]()), data)
 
     return settings.load(Config, path, with_base)
 

@@ -152,7 +152,8 @@ class Trainer:
                 if _due(every.save, done) or done == self.stage.optim.steps:
                     self.save()
                 # Processes must agree on the step to stop at, which costs a message: not at every step.
-                if (self.world == 1 or done % AGREE == 0) and self._any(bool(signals.received)):
+                asked = self.world == 1 or done % AGREE == 0 or done == self.stage.optim.steps
+                if asked and self._any(bool(signals.received)):
                     signum = signals.received or SIGNALS[0]
                     raise InterruptedRunError(self.stage.name, done, self.save(), signum)
         if self.whole is not None:

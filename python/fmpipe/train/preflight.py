@@ -30,15 +30,20 @@ def check(config: Config, material: Material, processes: int = 1) -> None:
         with _named("flow", "encoder"):
             encoder = material.encoder
         with _named("flow", "head"), torch.device("meta"):
-            build_head(config.flow, encoder, (channels, side, side))
+            head = build_head(config.flow, encoder, (channels, side, side))
+        _check_start(config, material, "text_head", head)
     for part in ("flow", "diffusion"):
         if part in config.stages:
-            _check_net(config, part, channels, side)
+            net = _check_net(config, part, channels, side)
+            if part == "flow":
+                _check_start(config, material, "velocity_net", net)
 
 
 def _latent(config: Config, material: Material) -> tuple[int, int]:
     """Return the channels and the side of the latents."""
     if "vae" in config.stages:
+        if not config.vae.widths or min(config.vae.widths) < 1:
+            raise SettingsError(("vae", "widths"), f"must be positive numbers, got {config.vae.widths}")
         with _named("vae"), torch.device("meta"):
             build_vae(config.vae)
         channels, factor = config.vae.channels, 2 ** (len(config.vae.widths) - 1)
@@ -52,7 +57,22 @@ def _latent(config: Config, material: Material) -> tuple[int, int]:
     return channels, config.data.size // factor
 
 
-def _check_net(config: Config, part: str, channels: int, side: int) -> None:
+def _check_start(config: Config, material: Material, name: str, module: torch.nn.Module) -> None:
+    """Compare a part of this run with that of the pipeline it starts from."""
+    if material.start is None:
+        return
+    parts = module, getattr(material.start, name)
+    mine, theirs = ({key: tuple(x.shape) for key, x in part.state_dict().items()} for part in parts)
+    if differing := sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k)):
+        first = differing[0]
+        raise SettingsError(
+            ("start",),
+            f"{name} of {config.start} has other shapes than this run's: {first} is {theirs.get(first, 'missing')}, "
+            f"here {mine.get(first, 'missing')} ({len(differing)} differ)",
+        )
+
+
+def _check_net(config: Config, part: str, channels: int, side: int) -> DiMR:
     with _named(part, "net"), torch.device("meta"):
         net = DiMR(**getattr(config, part).net)
     if net.config.channels != channels:
@@ -75,6 +95,7 @@ def _check_net(config: Config, part: str, channels: int, side: int) -> None:
                 f"[{needed}, {needed}] here, got {list(grid)}; change it, or use data.size="
                 f"{config.data.size * min(grid) // needed}",
             )
+    return net
 
 
 @contextmanager
@@ -84,5 +105,5 @@ def _named(*key: str):
         yield
     except SettingsError:
         raise
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        raise SettingsError(key, str(error)) from error
+    except Exception as error:  # whatever the libraries beneath make of such settings
+        raise SettingsError(key, str(error) or type(error).__name__) from error

@@ -40,11 +40,18 @@ def run(
     AcceleratorState._reset_state()  # of an earlier run in this process, whose precision would be held on to
     if device and device.startswith("cuda:"):
         torch.cuda.set_device(device)
+    if device in ("mps", "xpu"):
+        raise ValueError(f"training on {device} is not supported: use cuda or cpu")
     accelerator = Accelerator(mixed_precision=config.precision, cpu=device == "cpu" or not torch.cuda.is_available())
     if config.precision == "fp16" and accelerator.device.type == "cpu":
         raise ValueError("precision 'fp16' needs a GPU (accelerate would train in fp32 here): use bf16 or no")
     preflight.check(config, material, accelerator.num_processes)
     folder, left = Path(config.out), {}
+    for name in config.stages if resume is None else ():
+        if checkpoint.latest(folder / name / "checkpoints") is not None:
+            raise FileExistsError(
+                f"{folder / name} has checkpoints already: resume it with --resume latest, or choose another out=..."
+            )
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
         settings.dump(config, folder / "config.yaml")
@@ -60,13 +67,11 @@ def run(
         start, found = resume, checkpoint.latest(place / "checkpoints")
         if resume == "latest":
             start = str(found) if found else None
-        if start is None and found is not None:
-            raise FileExistsError(
-                f"{place} has checkpoints already: resume it with --resume latest, or choose another out=..."
-            )
         set_seed(config.seed)
         trainer = Trainer(stage, config, place, accelerator)
-        tell = None if shown is None else lambda step, figures, s=stage: shown(s.name, step, s.optim.steps, figures)
+        tell = None
+        if shown is not None and accelerator.is_main_process:
+            tell = lambda step, figures, s=stage: shown(s.name, step, s.optim.steps, figures)  # noqa: E731
         if start is not None and accelerator.is_main_process:
             told(f"resuming stage {name} from {start}")
         objective = trainer.run(start, tell)

@@ -51,11 +51,12 @@ def to_dict(config: Any) -> Any:
     return [to_dict(value) for value in config] if isinstance(config, (list, tuple)) else config
 
 
-def merged(base: Any, changes: Any) -> Any:
-    """Return base with the values of changes; mappings are merged key by key, everything else is replaced."""
-    if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
+def merged(cls: Any, base: Any, changes: Any) -> Any:
+    """Return base with the values of changes: dataclasses key by key, everything else, also a dict, as a whole."""
+    if not dataclasses.is_dataclass(cls) or not isinstance(base, Mapping) or not isinstance(changes, Mapping):
         return changes
-    return {**base, **{key: merged(base.get(key), value) for key, value in changes.items()}}
+    kinds = typing.get_type_hints(cls)
+    return {**base, **{key: merged(kinds.get(key), base.get(key), value) for key, value in changes.items()}}
 
 
 def load(cls: type[T], path: str | Path, prepare: Callable[[Any], Any] = lambda data: data) -> T:

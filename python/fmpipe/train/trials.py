@@ -1,6 +1,7 @@
 """Short runs that tell whether a long one is worth it: a small set learnt by heart, and a part left out at a time."""
 
 import copy
+import shutil
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,5 +76,6 @@ def _trial(config: Config, name: str, steps: int | None = None) -> Config:
 
 def _history(trial: Config, samples: int | None, shown: Shown | None, device: str | None) -> dict[str, Sequence[float]]:
     trial.data.limit = samples
+    shutil.rmtree(trial.out, ignore_errors=True)  # of an earlier try
     run(trial, shown=shown, device=device)
     return history_of(read_log(Path(trial.out) / "flow"))
