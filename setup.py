@@ -89,7 +89,7 @@ def require_build_tools():
         if find_spec(module) is None:
             raise SystemExit(
                 f"fmkernels: {module} is needed to build the extension, and it is not installed; run: {command} "
-                "(outside pip, e.g. with uv or build, also disable build isolation; FMKERNELS_BUILD=0 builds nothing)"
+                "(if it is installed elsewhere, or with uv, add --no-build-isolation; FMKERNELS_BUILD=0 builds nothing)"
             )
 
 

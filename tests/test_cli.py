@@ -79,7 +79,8 @@ def test_several_prompts_and_a_file_make_a_folder(folder, tmp_path):
         (["a", "b"], "run.v2/step.100", "run.v2/step.100/b.png"),
         (["a/../b", "A? b!"], "folder", "folder/a-b-2.png"),
         (["一只猫"], "folder", "folder/一只猫.png"),
-        (["🎉"], "folder", "folder/image.png"),
+        (["🎉"], "folder", "folder/party-popper.png"),
+        (["?!"], "folder", "folder/image.png"),
         (["x" * 500], "folder", f"folder/{'x' * 60}.png"),
         (["a"], "deep/er/x.jpg", "deep/er/x.jpg"),
     ],
@@ -253,7 +254,7 @@ def test_interpolate_arith_and_sweep(folder, tmp_path):
     for arguments, size in (
         (["interpolate", "a cat", "moon", "--n", 4], (64, 16)),
         (["arith", "--add", "a cat", "--add", "moon", "--subtract", "a"], (16, 16)),
-        (["sweep", "a cat", "--dt-scale", "0.5,1", "--gain", "1,2,4"], (3 * 128, 4 * (128 + 18))),
+        (["sweep", "a cat", "--dt-scale", "0.5,1", "--gain", "1,2,4"], (3 * 128, 4 * (128 + 36))),
     ):
         result = run(*arguments, *where, tmp_path / "picture.png")
         assert result.exit_code == 0, result.output

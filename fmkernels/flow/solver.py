@@ -139,7 +139,7 @@ def _checked(velocity, z0, schedule, solver, guidance, gain, dt_scale, time_dir,
     if solver not in SOLVERS:
         raise ValueError(f"sample: unknown solver {solver!r}; choose one of {', '.join(SOLVERS)}")
     if solver == "dopri5" and step_end is not None:
-        raise ValueError("sample: step_end has no place in solver='dopri5', whose steps are its own")
+        raise ValueError("sample: step_end is not supported with the adaptive solver 'dopri5'")
     if time_dir not in ("0->1", "1->0"):
         raise ValueError(f"sample: time_dir must be '0->1' or '1->0', got {time_dir!r}")
     for name, value in (("guidance", guidance), ("gain", gain), ("dt_scale", dt_scale)):

@@ -1,7 +1,7 @@
 """One line of text in any script on a PIL image: every character in the first installed font that has it."""
 
 import warnings
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -25,13 +25,15 @@ INVISIBLE = "\ufe0e\ufe0f\u200d"  # variation selectors and joiners: without sha
 def draw_label(image: "Image", at: tuple[int, int], text: str, width: int, size: int) -> None:
     """Draw text in black at (x, y), ``size`` pixels high; an ellipsis replaces what is wider than ``width`` pixels."""
     text = "".join(c for c in " ".join(text.split()) if c not in INVISIBLE)
-    runs = _runs(text, size)
-    if sum(run.width for run in runs) > width:
-        while text and sum(run.width for run in runs) > width:
-            text = text[:-1]
-            runs = _runs(f"{text.rstrip()}…", size)
+    text = text[: width // 2]  # no character is narrower than two pixels
+    if _width(text, size) > width:
+        low, high = 0, len(text)
+        while low < high - 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if _width(f"{text[:middle].rstrip()}…", size) <= width else (low, middle)
+        text = f"{text[:low].rstrip()}…"
     x, y = at
-    for run in runs:
+    for run in _runs(text, size):
         image.paste(run, (x, y), run)
         x += run.width
 
@@ -41,7 +43,11 @@ def _runs(text: str, size: int) -> list["Image"]:
     return [_drawn("".join(part), font, size) for font, part in groupby(text, _font_for)]
 
 
-@cache
+def _width(text: str, size: int) -> int:
+    return sum(run.width for run in _runs(text, size))
+
+
+@lru_cache(maxsize=512)
 def _drawn(text: str, name: str, size: int) -> "Image":
     from PIL import Image, ImageDraw
 

@@ -1,5 +1,6 @@
 """Text to image in one object: prompts, z0, flow, VAE. A diffusers pipeline."""
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -117,7 +118,11 @@ class FlowPipeline(DiffusionPipeline):
         options: as in diffusers' ``from_pretrained``. Only safetensors are read. Raises FileNotFoundError if there is
         no pipeline, OSError naming the part and file that is damaged or lacks tensors.
         """
-        name = find_pipeline(name)
+        try:
+            name = find_pipeline(name)
+        except FileNotFoundError:
+            if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) or Path(name).exists():
+                raise  # not a name on the Hub, which diffusers looks up in its cache first
         if name in BUNDLED:
             dtype = options.pop("dtype", None) or options.pop("torch_dtype", None)
             made = parts(name)
@@ -125,7 +130,7 @@ class FlowPipeline(DiffusionPipeline):
                 if isinstance(part, torch.nn.Module):
                     torch.nn.Module.to(part, dtype)  # diffusers' own would warn about the fp16 files
             return cls(**{**made, **options})
-        stored = _stored(name)
+        stored = _stored(Path(name)) if Path(name).is_dir() else {}
         pipe = super().from_pretrained(str(name), **{"use_safetensors": True, **options})
         for part, names in stored.items():
             if part not in options and (missing := sorted(pipe.components[part].state_dict().keys() - names)):

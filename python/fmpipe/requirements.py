@@ -31,11 +31,12 @@ def install_line(error: ImportError) -> str | None:
     if "pip install" in str(error):
         return " ".join(str(error).split())
     needed, module = requirements(), (error.name or "").partition(".")[0]
-    if lacking := [requirement for name, requirement in needed.items() if not installed(name)]:
-        return f"{module or error} is not installed; run: pip install {shlex.join(lacking)}"
     name = MODULES.get(module, module)
-    if isinstance(error, ModuleNotFoundError) and name in needed:
-        return (
-            f"{module} is damaged: it is installed, but cannot be imported; run: pip install --force-reinstall {name}"
-        )
-    return None
+    if name not in needed:
+        return None
+    if not installed(name):
+        lacking = [requirement for other, requirement in needed.items() if not installed(other)]
+        return f"{module} is not installed; run: pip install {shlex.join(lacking)}"
+    if isinstance(error, ModuleNotFoundError):
+        return f"{module} is installed but cannot be imported; run: pip install --force-reinstall {name}"
+    return f"{module} does not fit: {error}; run: pip install --upgrade {shlex.quote(needed[name])}"

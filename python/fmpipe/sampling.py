@@ -26,7 +26,7 @@ def check_sampling(label: Callable[[str], str] = str, **settings: object) -> Non
     Args:
         label: maps the name of a setting to the name that the user knows it by, such as ``--steps``.
         settings: any of the arguments of :meth:`fmpipe.FlowPipeline.__call__` in ``CHOICES``, ``COUNTS`` and
-            ``NUMBERS``, and ``align_variance``. For those in ``OWN``, None stands for the pipeline's own value.
+            ``NUMBERS``, and ``align_variance``. For those in ``OWN``, None selects the pipeline's own value.
     """
     for name, value in settings.items():
         if value is None and name in OWN:

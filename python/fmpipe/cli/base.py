@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import unicodedata
 import warnings
 from collections.abc import Callable, Collection
 from importlib.metadata import version
@@ -25,6 +26,7 @@ from fmpipe.requirements import install_line
 from fmpipe.sampling import Dtype, Schedule, Solver
 
 out, err = Console(), Console(stderr=True)
+MOST = 60_000  # bytes of a JPEG's or GIF's comment
 IMAGES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 # Optional imports of diffusers and transformers that take seconds and that no command needs.
 UNUSED = ("scipy", "sklearn", "sentence_transformers", "pandas")
@@ -309,6 +311,11 @@ def load_pipeline(name: str, dtype: str = "float32", device: str = "auto"):
     return pipe.to(device)
 
 
+def side_of(pipe) -> int:
+    """Return the side of a pipeline's images in pixels."""
+    return pipe.text_head.config.latent_shape[-1] * pipe.vae.factor
+
+
 @contextlib.contextmanager
 def working(what: str):
     """Show that something of unknown length is under way: a spinner, or one line if stderr is not a terminal."""
@@ -339,10 +346,19 @@ def overrides_of(items: list[str] | None, limits: Callable) -> dict[str, float]:
 
 def slug(*texts: str, limit: int = 60) -> str:
     """Return a file name made from texts: letters and digits of any script, everything else a hyphen."""
-    name = "-".join(re.sub(r"[\W_]+", "-", text.lower()).strip("-") for text in texts)
+    spelled = ("".join(_spelled(c) for c in text.lower()) for text in texts)
+    name = "-".join(re.sub(r"-+", "-", text).strip("-") for text in spelled)
     while len(name.encode()) > limit:
         name = name[:-1]
     return name.strip("-") or "image"
+
+
+def _spelled(char: str) -> str:
+    """Return a character for a file name: a letter, mark or digit itself, an emoji's name, otherwise a hyphen."""
+    kind = unicodedata.category(char)
+    if kind[0] in "LMN":
+        return char
+    return f"-{unicodedata.name(char, '').lower().replace(' ', '-')}-" if kind == "So" else "-"
 
 
 def is_image(option: str, path: Path, suffixes: Collection[str] = IMAGES) -> bool:
@@ -398,7 +414,8 @@ def save_image(image, path: Path, info: dict[str, object] | None = None, scale: 
             texts.add_itxt(name, str(value))
         image.save(data, format=kind, pnginfo=texts)
     else:
-        image.save(data, format=kind, quality=95, comment=json.dumps(info, ensure_ascii=False).encode())
+        comment = json.dumps(info, ensure_ascii=False).encode()[:MOST]
+        image.save(data, format=kind, quality=95, comment=comment)
     write(path, data.getvalue())
 
 
@@ -409,11 +426,11 @@ def enlarged(image, scale: int):
     return image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST) if scale > 1 else image
 
 
-def save_gif(frames, path: Path, info: dict[str, object] | None = None) -> None:
-    """Write an animation of frames, 8 per second; the last one stays for a second."""
+def save_gif(frames, path: Path, info: dict[str, object] | None = None, pauses: Collection[int] = ()) -> None:
+    """Write an animation of frames, 8 per second; those of ``pauses``, else the last one, stay for a second."""
     data = io.BytesIO()
-    durations = [125] * (len(frames) - 1) + [1000]
-    comment = json.dumps(info or {}, ensure_ascii=False).encode()
+    durations = [1000 if k in (pauses or (len(frames) - 1,)) else 125 for k in range(len(frames))]
+    comment = json.dumps(info or {}, ensure_ascii=False).encode()[:MOST]
     frames[0].save(
         data, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0, comment=comment
     )

@@ -32,6 +32,7 @@ from fmpipe.cli.base import (
     out_option,
     save_gif,
     save_image,
+    side_of,
     slug,
     write,
 )
@@ -126,7 +127,7 @@ def _texts(prompts: list[str] | None, file: Path | None) -> list[str]:
         if not file.is_file():
             raise Refused(f"--prompts: there is no file {file}")
         try:
-            texts += [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+            texts += [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
         except UnicodeDecodeError:
             raise Refused(f"--prompts: {file} is not UTF-8 text") from None
     if not texts:
@@ -176,7 +177,9 @@ def generate(
     ] = None,
     gif: Annotated[
         Path | None,
-        typer.Option(help="Also write the path from z0 to the image, decoded at every step, to this .gif file."),
+        typer.Option(
+            help="Also write the path from z0 to the images of the first batch, decoded at every step, as .gif."
+        ),
     ] = None,
     html: Annotated[
         Path | None,
@@ -237,6 +240,10 @@ def generate(
     try:
         with Ranks() as ranks:
             pipe, mine = load_pipeline(pipeline, dtype, device), ranks.share(list(enumerate(work)))
+            if gif is not None and (solver or pipe.config.solver) == "dopri5":
+                raise Refused(
+                    "--gif needs a solver with fixed steps, and this pipeline's own is dopri5: use --solver ab2"
+                )
             if velocity_dtype is not None:
                 import torch
 
@@ -253,7 +260,8 @@ def generate(
                         prompt=captions, generator=draws,
                     )  # fmt: skip
                     for (k, (text, i)), image in zip(part, result.images, strict=True):
-                        save_image(image, names[k], sampling.info(pipe, text, seed) | {"number": i}, scale)
+                        info = sampling.info(pipe, text, seed) | {"number": i, "dtype": dtype, **_changed(debug)}
+                        save_image(image, names[k], info, scale)
                     if trace:
                         out.print("\n".join(result.trace.lines()), highlight=False)
                     if frames is not None:
@@ -273,7 +281,7 @@ def generate(
         write(html, page(runs, {**info, "dtype": dtype, "device": pipe.device, **_changed(debug)}).encode())
     if grid is not None:
         images, captions = ([x for run in runs for x in run[k]] for k in (0, 1))
-        save_image(sheet(images, captions, columns=4, side=128 * scale), grid, info)
+        save_image(sheet(images, captions, columns=4, side=max(128, images[0].width) * scale), grid, info)
 
 
 def _changed(options: dict) -> dict[str, object]:
@@ -288,6 +296,10 @@ def sweep(
     pipeline: PipelineOption = "default",
     dt_scale: Annotated[str, typer.Option(help="Factors for the step size, separated by commas.")] = "0.5,1,2",
     gain: Annotated[str, typer.Option(help="Factors for the velocity (fm_gain), separated by commas.")] = "1,2,4",
+    image: Annotated[
+        Path | None,
+        typer.Option(help="Image that the prompt describes, to score the cells by their distance to it."),
+    ] = None,
     steps: StepsOption = None,
     solver: SolverOption = None,
     schedule: ScheduleOption = None,
@@ -300,22 +312,69 @@ def sweep(
 ) -> None:
     """Draw one z0 with several step sizes and gains, in both directions of time, on one labelled sheet.
 
-    If the images get better with a gain above 1, the network predicts the velocity too small; if they get better with
-    time reversed, sampling and training disagree about the direction.
+    Every cell has a score, and the best cell a frame. The score is the mean squared error between the cell's latent
+    and that of --image, or else the sharpness of the cell's image, which cannot tell detail from noise: give --image
+    if you have one. If the best cell has a gain above 1, the network predicts the velocity too small; if it has time
+    reversed, sampling and training disagree about the direction.
     """
     scales, gains = (_numbers(option, text) for option, text in (("--dt-scale", dt_scale), ("--gain", gain)))
-    sampling = Sampling(pipeline, device, steps, solver, schedule, guidance)
+    # Reversed in time, every solver is of first order: Euler keeps the two halves comparable.
+    sampling = Sampling(pipeline, device, steps, solver or "euler", schedule, guidance)
     file = image_place("--out", place, f"sweep-{slug(prompt)}")
+    if image is not None and not image.is_file():
+        raise Refused(f"--image: there is no file {image}")
     pipe = load_pipeline(pipeline, dtype, device)
+    target = None if image is None else _latent(pipe, image)
     cells = [(s, way, g) for way in ("0->1", "1->0") for s in scales for g in gains]
-    images = []
+    images, scores = [], []
     with Bars() as bars:
         for k, (s, way, g) in enumerate(cells, 1):
             cell = {"generator": [noise_of(prompt, seed)], "dt_scale": s, "time_dir": way, "fm_gain": g}
-            images += sampling.run(pipe, pipe, bars, f"cell {k}/{len(cells)}", prompt=prompt, **cell).images
-    labels = [f"dt x {s:g}, {way}, gain {g:g}" for s, way, g in cells]
-    grid = sheet(images, labels, columns=len(gains), side=128 * scale)
-    save_image(grid, file, sampling.info(pipe, prompt, seed))
+            made = sampling.run(pipe, pipe, bars, f"cell {k}/{len(cells)}", prompt=prompt, **cell)
+            images += made.images
+            far = None if target is None else (made.z1 - target.to(made.z1)).square().mean().item()
+            scores.append(sharpness(made.images[0]) if far is None else far)
+    top = max(scores) if target is None else min(scores)
+    tied = [k for k, score in enumerate(scores) if abs(score - top) <= 1e-3 * abs(top)]
+    best = min(tied, key=lambda k: abs(cells[k][0] - 1) + abs(cells[k][2] - 1))  # half the step at twice the gain ties
+    settings, name = [f"dt x {s:g}, {way}, gain {g:g}" for s, way, g in cells], "sharp" if target is None else "MSE"
+    labels = [f"{text}\n{'best: ' * (k == best)}{name} {scores[k]:.3g}" for k, text in enumerate(settings)]
+    grid = sheet(images, labels, columns=len(gains), side=128 * scale, mark=best)
+    save_image(grid, file, {**sampling.info(pipe, prompt, seed), "best": settings[best]})
+    s, way, g = cells[best]
+    options = f"--dt-scale {s:g} --time-dir '{way}' --fm-gain {g:g}"
+    out.print(
+        f"best: {options} ({'sharpness' if target is None else name} {scores[best]:.3g})",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _latent(pipe, file: Path):
+    """Return the latent of an image file, cropped and resized to the pipeline's size."""
+    import torch
+    from PIL import Image, ImageOps
+
+    side = side_of(pipe)
+    try:
+        picture = ImageOps.fit(ImageOps.exif_transpose(Image.open(file)).convert("RGB"), (side, side))
+    except OSError as error:
+        raise Refused(f"--image: {file} cannot be read as an image: {error}") from None
+    pixels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8).view(1, side, side, 3)
+    with torch.no_grad():
+        return pipe.vae.encode(
+            (pixels.permute(0, 3, 1, 2) / 127.5 - 1).to(pipe.vae.device, pipe.vae.dtype), sample=False
+        )
+
+
+def sharpness(image) -> float:
+    """Return the variance of the Laplacian of an image's brightness in [0, 1]."""
+    import torch
+    import torch.nn.functional as F
+
+    grey = torch.frombuffer(bytearray(image.convert("L").tobytes()), dtype=torch.uint8) / 255
+    kernel = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
+    return F.conv2d(grey.view(1, 1, image.height, image.width), kernel[None, None]).var().item()
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -376,7 +435,7 @@ def interpolate(
     save_image(row, file, info, scale)
     if gif is not None:
         frames = [enlarged(image, scale) for image in images]
-        save_gif([*frames, *frames[-2:0:-1]], gif, info)
+        save_gif([*frames, *frames[-2:0:-1]], gif, info, pauses=(0, n - 1))
 
 
 @command("Generate")

@@ -52,7 +52,7 @@ def report(
     refreshes: Annotated[int, typer.Option(hidden=True, help="With --follow: number of looks at the log.")] = 0,
     place: out_option("Folder for report.md and report.html.") = Path("report"),
 ) -> None:
-    """Find out what is wrong with a training run from its log: thirteen hypotheses with evidence, root causes first.
+    """Find out what is wrong with a training run from its log: hypotheses with their evidence, root causes first.
 
     [b]fmpipe report runs/mine[/b]
 

@@ -1,6 +1,8 @@
 """``fmpipe train``, ``init``, ``overfit``, ``ablate``."""
 
+import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -53,8 +55,11 @@ def _config(source: str, overrides: list[str] | None, device: str):
             raise Refused(error) from None
 
 
-def _trained(call):
-    """Return ``call(shown)``, with loss, cos, nmse and steps per second shown. What ends a run is one line."""
+def _trained(call, out_folder: str | None = None):
+    """Return ``call(shown)``, with loss, cos, nmse and steps per second shown. What ends a run is one line.
+
+    out_folder: of a run that can be resumed; None for the short runs of overfit and ablate, which start over.
+    """
     with working("importing"), importing_less():
         import fmpipe.train.run  # noqa: F401
         from fmpipe.train.checkpoint import CheckpointError
@@ -73,17 +78,22 @@ def _trained(call):
 
         try:
             return call(shown)
-        except InterruptedRunError as error:
+        except (InterruptedRunError, KeyboardInterrupt) as error:
             ended = error
-        except KeyboardInterrupt:
-            say("interrupted before the first step was finished, or twice: nothing was saved")
-            raise typer.Exit(130) from None
         except (StoppedError, OSError, CheckpointError) as error:
             raise Refused(error, 1) from None
         except (ValueError, KeyError, TypeError) as error:
             raise Refused(error) from None
-    say(f"{ended}; resume with: {_resuming()}")
-    raise typer.Exit(128 + ended.signum)
+    if int(os.environ.get("RANK", 0)) == 0:
+        said = str(ended) or "interrupted"
+        if out_folder is None:
+            said = "interrupted; run the command again to start over"
+        elif any(Path(out_folder).glob("*/checkpoints/step-*")):
+            said += f"; resume with: {_resuming()}"
+        else:
+            said += "; nothing was saved yet"
+        say(said)
+    raise typer.Exit(128 + getattr(ended, "signum", signal.SIGINT))
 
 
 def _device(name: str) -> str | None:
@@ -99,7 +109,9 @@ def _resuming() -> str:
             next(words, None)
         elif not word.startswith("--resume="):
             kept.append(word)
-    return shlex.join(["fmpipe", *kept, "--resume", "latest"])
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    program = ["fmpipe"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "fmpipe"]
+    return shlex.join([*program, *kept, "--resume", "latest"])
 
 
 @command("Train")
@@ -138,7 +150,7 @@ def train(
 
         return run(settings, resume=resume, shown=shown, device=_device(device), told=say)
 
-    for stage, place in _trained(call).items():
+    for stage, place in _trained(call, settings.out).items():
         out.print(f"{stage}: {place}", highlight=False, soft_wrap=True)
 
 

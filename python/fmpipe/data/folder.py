@@ -191,9 +191,10 @@ def _beside(image: Path) -> tuple[str, ...]:
 
 def _from_txt(file: Path, keys: list[str]) -> list[tuple[str, ...]]:
     lines = _utf8(file).rstrip().split("\n")
-    rows = [line.split("\t", 1) for line in lines]
-    if all(len(row) == 2 and row[0].strip() in keys for row in rows):
-        return _gathered(file, keys, ({"file_name": name.strip(), "text": text} for name, text in rows))
+    rows = [line.split("\t", 1) if line.strip() else None for line in lines]
+    named = [row for row in rows if row]
+    if named and all(len(row) == 2 for row in named) and any(row[0].strip().lower().endswith(IMAGES) for row in named):
+        return _gathered(file, keys, (row and {"file_name": row[0].strip(), "text": row[1]} for row in rows))
     if len(lines) != len(keys):
         raise ValueError(f"Folder: {file} has {len(lines)} lines for {len(keys)} images; it must have one each")
     for number, (line, key) in enumerate(zip(lines, keys), 1):
@@ -221,7 +222,7 @@ def _gathered(file: Path, keys: list[str], rows: Iterable, first: int = 1) -> li
                 _add(captions, row)
         except StopIteration:
             break
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, csv.Error) as error:
             raise ValueError(f"Folder: {file}, line {number}: {error}") from None
         number += 1
     if missing := [key for key, texts in captions.items() if not texts]:

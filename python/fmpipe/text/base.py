@@ -108,11 +108,8 @@ class FrozenText(ModelMixin, ConfigMixin):
 
     def cut(self, prompt: str) -> str:
         """Return the end of a prompt that is beyond ``prompt_limit`` and therefore ignored; "" if all of it is read."""
-        if len(self.tokenizer(prompt)["input_ids"]) <= self.prompt_limit:
-            return ""
-        words = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        special = self.tokenizer.num_special_tokens_to_add()
-        return self.tokenizer.decode(words[max(0, self.prompt_limit - special) :])
+        words = self.tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]
+        return self.tokenizer.decode(words[max(0, self.prompt_limit - self.tokenizer.num_special_tokens_to_add()) :])
 
     @torch.no_grad()
     def forward(self, prompts: str | Sequence[str]) -> tuple[Tensor, Tensor]:

