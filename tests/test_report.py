@@ -387,3 +387,16 @@ def test_the_better_run_is_named_figure_by_figure():
     assert "vae_digest" in found.lines[0]
     text = report.markdown(a, report.judge(a), "zh", found)
     assert "两次训练对比" in text
+
+
+def test_an_autoencoders_latents_need_not_have_the_scale_of_its_images():
+    """In the stage vae, x_0 are images and noise is the latent."""
+    rows = {"stat/x_0/std": 0.3, "stat/noise/std": 1.11, "stat/x_0/min": -1.0, "stat/x_0/max": 1.0}
+    metrics = {name: Series(STEPS, np.full(N, value)) for name, value in rows.items()}
+    assert [h.name for h in report.judge(RunStats(metrics, stage="vae")) if h] == []
+    apart = {
+        **metrics,
+        "stat/x_0/min": Series(STEPS, np.full(N, -5.0)),
+        "stat/noise/std": Series(STEPS, np.full(N, 9.0)),
+    }
+    assert "scale_mismatch" in [h.name for h in report.judge(RunStats(apart, stage="flow")) if h]

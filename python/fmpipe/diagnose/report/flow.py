@@ -222,7 +222,7 @@ def scale_mismatch(s: RunStats, limit: Limits) -> Iterator[Finding]:
         yield find(not bad, "scale/psnr", ["input_range"], psnr=psnr.late)
     yield from _starts(s, limit)
     own = s.late("stat/noise/std")
-    if own is not None and std is not None and own > 0:
+    if own is not None and std is not None and own > 0 and not is_pixels(s):
         apart = max(own / std.median, std.median / own) if std.median > 0 else math.inf
         yield find(
             apart <= limit["scale/ratio"],
