@@ -61,8 +61,8 @@ def judge_text_path(
         values,
         f"mean pairwise cosine of z_text below {limit:g}, or it fails; a single pair of {limit:g} or more warns",
         found,
-        "In the debugging notes, a cat, a car and an apple had cosines 0.098, 0.114 and 0.108, and the search went on to "
-        "the velocity. "
+        "In the debugging notes, a cat, a car and an apple had cosines 0.098, 0.114 and 0.108, and the search went on "
+        "to the velocity. "
         "They were cosines of samples, without a control: two samples of one prompt may be as far apart.",
     )
 
