@@ -13,8 +13,8 @@ from fmpipe.diagnose.verdict import Verdict
 from fmpipe.train.config import Config
 from fmpipe.train.run import Shown, run
 
-SAMPLES = 128  # seed 001's
-ABLATION_STEPS = 200  # seed 003's
+SAMPLES = 128  # of the debugging notes
+ABLATION_STEPS = 200  # of the debugging notes
 
 
 def overfit(

@@ -32,7 +32,7 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
         "schedule/end": 0.01,  # alphas_cumprod at the last step, at most
         "gradient/vanishing": 1e-4,  # late / early norm of all of them, at least, once the loss has stopped falling
         "gradient/exploding": 30.0,  # largest of the last three quarters / median of the first, at most
-        "gradient/drowned": 0.05,  # grad/one / grad/total of losses that share parameters, at least; not of a KL
+        "gradient/drowned": 0.05,  # grad/one / grad/total of losses that share parameters, at least
         "kl/mu": 3.0,  # mu/rms, at most; the prior's z has 1
         "kl/formula": 0.25,  # spread of loss/kl / the KL that mu and logvar give, at most
         "trace/moves": 0.4,  # share of steps at which |x| is not what it was, at least

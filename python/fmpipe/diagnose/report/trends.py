@@ -173,7 +173,7 @@ def generalization(s: RunStats, limit: Limits) -> Iterator[Finding]:
         said = {"name": name, "low": float(held.finite[best]), "last": held.last, "step": int(steps[best])}
         yield find(not (worse and falls), "overfit/turn", ["learning_rate", "loss_numerics"], **said)
         break
-    period = None if course is None else _period(s, course, limit)
+    period = None if course is None else _period(course, limit)
     if period is not None:
         yield find(False, "overfit/periodic", period=period[0], share=period[1])
 
@@ -185,7 +185,7 @@ def _at(series: Series, step: float) -> float:
     return float(np.median(found[np.isfinite(found)])) if np.isfinite(found).any() else math.nan
 
 
-def _period(s: RunStats, course: Course, limit: Limits) -> tuple[int, float] | None:
+def _period(course: Course, limit: Limits) -> tuple[int, float] | None:
     """Return the period of the loss, in values, and the share of its variance that has it; None if there is none."""
     n = len(course)
     if n < 60 or course.values.min() <= 0:
@@ -217,10 +217,9 @@ def run(s: RunStats, limit: Limits) -> Iterator[Finding]:
         causes = ["kl", "scale_mismatch", "loss_numerics", "gradients", "learning_rate", "target"]
         yield find(False, "run/stopped", causes, why=why)
     if course is not None:
-        again = _from_scratch(course, s.metrics.get("lr"))
-        said = {"step": again[0], "before": again[1], "after": again[2], "first": course.first} if again else {}
-        if again:
-            yield find(False, "run/scratch", **said)
+        if again := _from_scratch(course):
+            step, before, after = again
+            yield find(False, "run/scratch", step=step, before=before, after=after, first=course.first)
     if lost := _lost(s, limit):
         yield find(False, "run/lost", ["loss_numerics", "gradients"], names=", ".join(lost), step=min(lost.values()))
     elif course is not None:
@@ -239,7 +238,7 @@ def run(s: RunStats, limit: Limits) -> Iterator[Finding]:
     yield from _ema(s, limit)
 
 
-def _from_scratch(course: Course, lr: Series | None) -> tuple[int, float, float] | None:
+def _from_scratch(course: Course) -> tuple[int, float, float] | None:
     """Return (step, loss before, loss after) where the loss is back at its beginning and falls again as it did."""
     n, w = len(course), max(3, len(course) // 60)
     for k in range(max(2 * w, n // 12), n - 3 * w):
