@@ -216,10 +216,9 @@ def run(s: RunStats, limit: Limits) -> Iterator[Finding]:
     if why := s.texts.get("stop/reason"):
         causes = ["kl", "scale_mismatch", "loss_numerics", "gradients", "learning_rate", "target"]
         yield find(False, "run/stopped", causes, why=why)
-    if course is not None:
-        if again := _from_scratch(course):
-            step, before, after = again
-            yield find(False, "run/scratch", step=step, before=before, after=after, first=course.first)
+    if course is not None and (again := _from_scratch(course)):
+        step, before, after = again
+        yield find(False, "run/scratch", step=step, before=before, after=after, first=course.first)
     if lost := _lost(s, limit):
         yield find(False, "run/lost", ["loss_numerics", "gradients"], names=", ".join(lost), step=min(lost.values()))
     elif course is not None:
