@@ -1,7 +1,7 @@
-"""make fault-matrix: every fault against all checks and hypotheses; writes docs/diagnosis.md, exit code 1 if a row is
-wrong.
+"""make fault-matrix: plant every fault and judge the evidence by all rules; write the tables of docs/diagnosis.md.
 
-The faults, the thresholds and the causes were settled on seeds 0 to 2, then looked at on 100 and 101.
+The exit code is 1 if a row is wrong. The faults, the thresholds and the causes were settled on seeds 0 to 2, then
+looked at on 100 and 101.
 """
 
 import sys
@@ -10,60 +10,76 @@ import time
 from pathlib import Path
 
 import torch
+from faults import FAULTS, HEALTHY, Fault, suspects
 
-from fmpipe.diagnose.faults import FAULTS, HEALTHY, Fault, Suspect, suspects
-from fmpipe.diagnose.report import RunStats, judge
+from fmpipe.diagnose.engine import RULES, judged
+from fmpipe.diagnose.rule import Finding
 
 SEEDS = (102, 103)
 DOCS = Path(__file__).parent.parent / "docs" / "diagnosis.md"
 
 
-def found(fault: Fault, seed: int) -> list[Suspect]:
+def found(fault: Fault, seed: int) -> list[Finding]:
+    """Return what fails or warns in a run with the fault."""
     with tempfile.TemporaryDirectory() as folder:
         return suspects(fault.plant(Path(folder) / "run", seed))
 
 
-def right(fault: Fault, ranked: list[Suspect]) -> bool:
-    """Its own ranks first; of a healthy run nothing fired, not even a warning."""
-    return bool(ranked) and ranked[0].name in fault.own if fault.own else not ranked
+def right(fault: Fault, ranked: list[Finding]) -> bool:
+    """Tell whether a rule of the fault fails and ranks first; for a healthy run, whether nothing fails or warns."""
+    if not fault.own:
+        return not ranked
+    return bool(ranked) and ranked[0].status == "fail" and ranked[0].name in fault.own
 
 
-def row(fault: Fault, runs: list[list[Suspect]]) -> str:
-    """Of the first run that is wrong, else of the first: what ranks first, its evidence, the others in their order."""
+def row(fault: Fault, runs: list[list[Finding]]) -> str:
+    """Return the row of the first run that is wrong, otherwise of the first: the first finding, then the others."""
     shown = next((ranked for ranked in runs if not right(fault, ranked)), runs[0])
-    first, *others = shown or [Suspect("nothing", True, "")]
+    name, said = (shown[0].name, evidence(shown[0])) if shown else ("nothing", "")
+    others = " ".join(f.name if f.status == "fail" else f"({f.name})" for f in shown[1:])
     count = f"{sum(right(fault, ranked) for ranked in runs)}/{len(runs)}"
-    names = " ".join(s.name if s.sure else f"({s.name})" for s in others)
-    return f"| {fault.name} | {fault.what} | **{first.name}** | {phrase(first.said)} | {names} | {count} |"
+    return f"| {fault.name} | {fault.what} | **{name}** | {phrase(said)} | {others} | {count} |"
+
+
+def evidence(finding: Finding) -> str:
+    """Return the sentences that decide, the largest effect first."""
+    return " ".join(dict.fromkeys(e.into() for e in finding.bad))
 
 
 def phrase(said: str, most: int = 120) -> str:
-    """The first sentences of a text, as many as fit; if none does, its beginning, cut at a word."""
+    """Return as many of the first sentences of a text as fit; if none fits, its beginning, cut at a word."""
     if len(said) > most:
         end = said.rfind(". ", 0, most)
         said = said[: end + 1] if end > 0 else said[:most].rsplit(" ", 1)[0] + " …"
     return said.replace("|", "\\|")
 
 
-def hypotheses() -> str:
-    """Letter, what is supposed, the rule with its thresholds: of a run without a figure."""
-    rows = [f"| {h.letter} | {h.title} | {phrase(h.rule, len(h.rule))} |" for h in judge(RunStats())]
-    return "\n".join(["| | supposes that | rejected where |", "|---|---|---|", *sorted(rows)])
+def rules() -> str:
+    """Return the table of all rules, in the order in which root causes are named."""
+    rows = []
+    for name, rule in RULES.items():
+        finding = judged(name)
+        title, threshold = (phrase(text, len(text)) for text in (finding.title, finding.threshold))
+        rows.append(f"| `{name}` | {rule.letter} | {title} | {threshold} |")
+    return "\n".join(["| rule | letter | what is wrong if it fails | passes if |", "|---|---|---|---|", *rows])
 
 
-def written(text: str, name: str, body: str) -> str:
-    """The text with what stands between the marks of that name replaced. ValueError without the marks."""
-    begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
+def write(name: str, body: str) -> None:
+    """Replace the part of the docs between the marks of that name. ValueError without the marks."""
+    text, begin, end = DOCS.read_text(encoding="utf-8"), f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
     before, _, rest = text.partition(begin)
     _, mark, after = rest.partition(end)
     if not mark:
         raise ValueError(f"{DOCS.name} has no {begin.strip()} … {end.strip()}")
-    return before + begin + body + end + after
+    DOCS.write_text(before + begin + body + end + after, encoding="utf-8")
 
 
 def main(*names: str) -> int:
-    """names: of faults, to see those rows only; the table is then left as it is."""
-    torch.set_num_threads(1)  # tensors this small only wait for a second one
+    """Run all faults and write both tables; with names of faults, run only these; with --rules, write only it."""
+    if names == ("--rules",):
+        write("rules", rules())
+        return 0
+    torch.set_num_threads(1)  # with tensors this small, a second thread only costs time
     begun, rows, wrong = time.monotonic(), [], 0
     for fault in (f for f in (*HEALTHY, *FAULTS) if not names or f.name in names):
         runs = []
@@ -71,7 +87,7 @@ def main(*names: str) -> int:
             ranked = found(fault, seed)
             runs.append(ranked)
             word = "right" if right(fault, ranked) else f"WRONG, expected {' or '.join(fault.own) or 'nothing'}"
-            fired = ", ".join(s.name for s in ranked) or "nothing"
+            fired = ", ".join(f.name if f.status == "fail" else f"({f.name})" for f in ranked) or "nothing"
             print(f"{time.monotonic() - begun:5.0f} s  {fault.name}, seed {seed}: {word}: {fired}", flush=True)
         rows.append(row(fault, runs))
         wrong += not all(right(fault, ranked) for ranked in runs)
@@ -81,8 +97,8 @@ def main(*names: str) -> int:
         "| fault | what it does | ranked first | its evidence | others that fired | right |",
         "|---|---|---|---|---|---|",
     ]
-    text = written(DOCS.read_text(encoding="utf-8"), "matrix", "\n".join([*head, *rows]))
-    DOCS.write_text(written(text, "hypotheses", hypotheses()), encoding="utf-8")
+    write("matrix", "\n".join([*head, *rows]))
+    write("rules", rules())
     print(f"{len(rows) - wrong} of {len(rows)} rows right; {DOCS.name} is written")
     return int(wrong > 0)
 

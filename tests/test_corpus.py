@@ -1,4 +1,4 @@
-"""Logs of other trainers, made independently of the code that reads them (tests/corpus)."""
+"""Logs of other trainers, written independently of the code that reads them (tests/corpus)."""
 
 import json
 import subprocess
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fmpipe.diagnose import report
-from fmpipe.diagnose.read.lines import parse
+from fmpipe.diagnose.engine import RULES
+from fmpipe.diagnose.read import UnknownLogError, read
 from fmpipe.diagnose.read.names import canonical
+from fmpipe.diagnose.read.text import parse
+from fmpipe.diagnose.texts import en
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -26,8 +28,16 @@ def test_every_log_is_read_and_something_in_it_is_recognised(corpus):
     cases = json.loads((corpus / "tune" / "manifest.json").read_text())
     assert len(cases) > 80
     for case in cases:
-        stats = report.read(corpus / "tune" / case["path"])
-        assert any(map(canonical, stats.metrics)) or stats.traces or stats.verdicts, case["id"]
+        figures = read(corpus / "tune" / case["path"])
+        assert any(map(canonical, figures.metrics)) or figures.traces or figures.measured, case["id"]
+
+
+def test_the_score_maps_rules_and_evidence_that_exist(monkeypatch):
+    monkeypatch.syspath_prepend(str(CORPUS))
+    import score
+
+    assert set(score.RULES) <= set(RULES)
+    assert set(score.EVIDENCE) <= set(en.TEXTS)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +81,13 @@ def test_unknown_names_are_listed_and_can_be_mapped(tmp_path):
     log.write_text(
         "".join(json.dumps({"global_step": k, "wibble": 1.0, "train/fm_loss": 2.0}) + "\n" for k in range(5))
     )
-    stats = report.read(log)
-    assert stats.unknown == ["wibble"]
-    assert stats.names == {"train/fm_loss": "loss/flow"}
-    assert stats.metrics["loss/flow"].steps.tolist() == list(range(5))
-    stats = report.read(log, {"wibble": "loss/kl"})
-    assert stats.unknown == []
-    assert stats.metrics["loss/kl"].last == 1.0
+    figures = read(log)
+    assert figures.unknown == ["wibble"]
+    assert figures.names == {"train/fm_loss": "loss/flow"}
+    assert figures.metrics["loss/flow"].steps.tolist() == list(range(5))
+    figures = read(log, {"wibble": "loss/kl"})
+    assert figures.unknown == []
+    assert figures.metrics["loss/kl"].last == 1.0
     log.write_text('{"step": 1, "wibble": 1.0}\n')
-    with pytest.raises(ValueError, match="its names are wibble: map them with --alias"):
-        report.read(log)
+    with pytest.raises(UnknownLogError, match="its names are wibble: map them with --alias"):
+        read(log)

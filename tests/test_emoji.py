@@ -1,6 +1,7 @@
 """The emoji and their captions, the questions of fmpipe evaluate, and the default model itself."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -130,11 +131,14 @@ def test_check_finds_a_doubled_scale(default, tmp_path):
     values = json.loads(config.read_text())
     config.write_text(json.dumps(values | {"scaling_factor": 2 * values["scaling_factor"]}))
     result = CliRunner().invoke(app, ["check", str(tmp_path / "copy"), "--n", "4", "--out", str(tmp_path / "out")])
-    verdicts = {v["name"]: v for v in json.loads((tmp_path / "out" / "check.json").read_text())}
-    assert sum(v["status"] != "skipped" for v in verdicts.values()) == 18
+    findings = json.loads((tmp_path / "out" / "check.json").read_text())["findings"]
+    assert sum(f["status"] != "skipped" for f in findings) == 18
     assert result.exit_code == 1, result.output
-    assert "divide its scaling_factor by" in verdicts["latent_scale"]["advice"]
-    assert "Look first at latent_scale: it would explain" in result.output
+    assert (findings[0]["name"], findings[0]["causes"]) == ("latent_scale", [])
+    assert re.search(r"Divide scaling_factor by (1\.[6-9]|2)", findings[0]["advice"])
+    assert all(f["causes"] for f in findings[1:] if f["status"] == "fail")
+    said = " ".join(result.output.split())
+    assert f"Begin with: {findings[0]['title']}. It would explain: " in said
 
 
 @needs_font

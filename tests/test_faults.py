@@ -1,16 +1,11 @@
-"""The fast half of the fault matrix, on one seed; the ranking on made-up verdicts; the table in the docs."""
+"""The fast half of the fault matrix, on one seed; the ranking of made-up figures; the tables in the docs."""
 
 import pytest
-from fault_matrix import DOCS, SEEDS, found, right
+from fault_matrix import DOCS, SEEDS, found, right, rules
+from faults import FAULTS, HEALTHY
 
-from fmpipe.diagnose.checks import CHECKS
-from fmpipe.diagnose.faults import FAULTS, HEALTHY, rank
-from fmpipe.diagnose.faults.ranking import CAUSES
-from fmpipe.diagnose.report import RunStats, judge
-from fmpipe.diagnose.report.en import TEXTS
-from fmpipe.diagnose.verdict import Verdict
-
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+from fmpipe.diagnose.engine import CAUSES, RULES, judge
+from fmpipe.diagnose.figures import Figures
 
 # Half of them: those of sampling, which share the healthy run, and one of each part of training.
 FAST = (
@@ -18,13 +13,36 @@ FAST = (
     "velocity × 0.29", "NaN at a step", "skewed t", "wrong α′ in inference", "schedule off by one", "wrong betas",
 )  # fmt: skip
 BY_NAME = {fault.name: fault for fault in (*HEALTHY, *FAULTS)}
-LETTERS = {h.letter for h in judge(RunStats())}
+FAILS = {
+    "scale_contract": {"plain": 16.0, "multiplied": 14.0, "divided": 30.0},
+    "vae_round_trip": {"psnr": 16.0},
+    "text_path": {"cosines": {"a cat | a car": 0.99}, "same": 1.0},
+    "pairing": {"true": -1.0, "shuffled": -1.0, "error": 0.1},
+    "kl": {"clamped": 1.0},
+    "one_step": {"t": [0.5], "cos": [0.95], "ratio": [0.29]},
+    "leak": {"cos": 0.95, "relative_shooting": 0.6, "std/mean": 0.5},
+    "shooting": {"relative": [1.2], "steps": [50], "start": 2.0},
+    "teacher_euler": {"steps": [5, 100], "error": [1e-4, 0.01], "start": 2.0},
+}
+WARNS = {
+    "one_step": {"t": [0.1, 0.5, 0.9], "cos": [0.6, 0.6, 0.4], "ratio": [1.0, 1.0, 1.0]},
+    "teacher_euler": {"steps": [5, 100], "error": [0.1, 0.01], "start": 2.0},
+}
+LEAKS = {"d_target/d_x1": 0.0, "d_kl/d_eps": 1.0, "logvar/clamped": 0.0}
+CLAMPED = {"d_target/d_x1": 0.0, "d_kl/d_eps": 0.0, "logvar/clamped": 1.0}
 
 
+def ranked(**measured):
+    """Return the findings on measured numbers that fail or warn."""
+    return [finding for finding in judge(Figures(measured=measured)) if finding.status in ("fail", "warn")]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", [HEALTHY[0].name, *FAST])
-def test_its_own_check_or_hypothesis_ranks_first(name):
-    ranked = found(BY_NAME[name], SEEDS[0])
-    assert right(BY_NAME[name], ranked), ranked
+def test_a_rule_of_the_fault_ranks_first(name):
+    findings = found(BY_NAME[name], SEEDS[0])
+    assert right(BY_NAME[name], findings), [str(finding) for finding in findings]
 
 
 def test_the_docs_have_every_row_and_all_are_right():
@@ -34,37 +52,55 @@ def test_the_docs_have_every_row_and_all_are_right():
         assert rows[name].endswith(f"| {len(SEEDS)}/{len(SEEDS)} |"), rows[name]
 
 
-def test_names_of_the_table_of_causes_are_known():
-    known = {*CHECKS, *LETTERS, "gradient_path/leak", "gradient_path/clamp"}
+def test_the_docs_have_the_table_of_all_rules():
+    assert f"<!-- rules -->\n{rules()}\n<!-- end of rules -->" in DOCS.read_text(encoding="utf-8")
+
+
+def test_rules_that_faults_and_causes_name_exist():
     for name, causes in CAUSES.items():
-        assert name in known | TEXTS.keys(), name
-        assert set(causes.split()) <= known, name
+        assert set(causes.split()) <= RULES.keys() - {name}, name
     for fault in FAULTS:
-        assert set(fault.own) <= known, fault.name
-
-
-def verdict(name, status="fail", **values):
-    return Verdict(name, status, values, "", f"{name} {status}")
+        assert fault.own, fault.name
+        assert set(fault.own) <= RULES.keys(), fault.name
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "order"),
+    ("fails", "warns", "order"),
     [
-        ([], []),
-        ([("shooting", "pass"), ("one_step", "skipped")], []),
-        ([("shooting", "fail"), ("one_step", "fail")], ["one_step", "shooting"]),
-        ([("shooting", "fail"), ("text_path", "fail"), ("pairing", "fail")], ["text_path", "pairing", "shooting"]),
-        ([("vae_round_trip", "fail"), ("scale_contract", "fail")], ["scale_contract", "vae_round_trip"]),
-        ([("teacher_euler", "warn"), ("text_path", "fail")], ["text_path", "teacher_euler"]),
-        ([("one_step", "warn"), ("shooting", "fail")], ["shooting", "one_step"]),  # a warning explains no failure
+        ([], [], []),
+        (["shooting", "one_step"], [], ["one_step", "shooting"]),
+        (["shooting", "text_path", "pairing"], [], ["text_path", "pairing", "shooting"]),
+        (["vae_round_trip", "scale_contract"], [], ["scale_contract", "vae_round_trip"]),
+        (["leak", "one_step"], [], ["one_step", "leak"]),
+        (["text_path"], ["teacher_euler"], ["text_path", "teacher_euler"]),
+        (["shooting"], ["one_step"], ["shooting", "one_step"]),  # a warning explains no failure
     ],
 )
-def test_root_causes_come_first_and_failures_before_warnings(verdicts, order):
-    assert [s.name for s in rank(verdict(*v) for v in verdicts)] == order
+def test_root_causes_come_first_and_failures_before_warnings(fails, warns, order):
+    findings = ranked(**{name: FAILS[name] for name in fails}, **{name: WARNS[name] for name in warns})
+    assert [finding.name for finding in findings] == order
+    assert {f.name for f in findings if f.status == "fail"} == set(fails)
+    assert not any(f.causes for f in findings[:1])
 
 
 def test_a_leaking_gradient_is_a_cause_and_a_clamped_logvar_a_consequence():
-    leaks = rank([verdict("gradient_path", **{"d_kl/d_eps": 1.0}), verdict("kl")])
-    assert [(s.name, s.causes) for s in leaks] == [("gradient_path", ()), ("kl", ("gradient_path/leak",))]
-    clamped = rank([verdict("gradient_path", **{"d_kl/d_eps": 0.0, "logvar/clamped": 1.0}), verdict("kl")])
-    assert all(s.causes == () for s in clamped)
+    leaks = ranked(gradient_path=LEAKS, kl=FAILS["kl"])
+    assert [(f.name, f.causes) for f in leaks] == [("gradient_path", ()), ("kl", ("gradient_path",))]
+    clamped = ranked(gradient_path=CLAMPED, kl=FAILS["kl"])
+    assert [(f.name, f.causes) for f in clamped] == [("kl", ()), ("gradient_path", ("kl",))]
+
+
+def test_a_root_cause_with_a_small_effect_ranks_behind_the_others():
+    rounding = FAILS["teacher_euler"]
+    assert [f.name for f in ranked(teacher_euler=rounding)] == ["teacher_euler"]
+    findings = ranked(teacher_euler=rounding, shooting=FAILS["shooting"])
+    assert [(f.name, f.causes) for f in findings] == [("shooting", ()), ("teacher_euler", ())]
+
+
+def test_a_loss_that_is_not_finite_explains_what_was_measured():
+    figures = Figures.of({"loss/flow": [1.0] * 10 + [float("nan")] * 10})
+    figures.measured = {name: FAILS[name] for name in ("pairing", "one_step")}
+    first, *others = [finding for finding in judge(figures) if finding.status == "fail"]
+    assert first.name == "loss_numerics"
+    assert {f.name for f in others} >= {"pairing", "one_step"}
+    assert all("loss_numerics" in f.causes for f in others)

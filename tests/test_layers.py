@@ -38,12 +38,39 @@ ALLOWED = {
         "fmpipe.text",
         "fmpipe.vae",
     ),
-    "fmpipe.page": ("fmkernels", "fmpipe.diagnose"),
+    "fmpipe.page": ("fmkernels",),
     "fmpipe.ranks": (),
     "fmpipe.labels": (),
     "fmpipe.sheet": ("fmpipe.labels",),
-    "fmpipe.diagnose.faults": ("fmkernels", "fmpipe"),  # a test bed: whole runs with something wrong in them
-    "fmpipe.diagnose.report": ("fmpipe.diagnose", "fmpipe.page"),
+    # From the figures up to what is printed: texts, rules, their engine; readers and checks; pages; all of it.
+    "fmpipe.diagnose.figures": (),
+    "fmpipe.diagnose.thresholds": (),
+    "fmpipe.diagnose.texts": (),
+    "fmpipe.diagnose.rule": ("fmpipe.diagnose.figures", "fmpipe.diagnose.texts", "fmpipe.diagnose.thresholds"),
+    "fmpipe.diagnose.rules": ("fmpipe.diagnose.figures", "fmpipe.diagnose.rule", "fmpipe.diagnose.thresholds"),
+    "fmpipe.diagnose.engine": (
+        "fmpipe.diagnose.figures",
+        "fmpipe.diagnose.rule",
+        "fmpipe.diagnose.rules",
+        "fmpipe.diagnose.thresholds",
+    ),
+    "fmpipe.diagnose.read": ("fmpipe.diagnose.figures", "fmpipe.diagnose.log", "fmpipe.diagnose.texts"),
+    "fmpipe.diagnose.compare": (
+        "fmpipe.diagnose.engine",
+        "fmpipe.diagnose.figures",
+        "fmpipe.diagnose.read",
+        "fmpipe.diagnose.texts",
+        "fmpipe.diagnose.thresholds",
+    ),
+    "fmpipe.diagnose.render": (
+        "fmpipe.diagnose.compare",
+        "fmpipe.diagnose.engine",
+        "fmpipe.diagnose.figures",
+        "fmpipe.diagnose.rule",
+        "fmpipe.diagnose.rules",
+        "fmpipe.diagnose.texts",
+        "fmpipe.page",
+    ),
     "fmpipe.diagnose": ("fmkernels", "fmpipe.models"),
     "fmpipe.data": ("fmpipe.vae", "fmpipe.text"),
     "fmpipe.train": (
@@ -106,6 +133,9 @@ def test_the_rule_can_fail():
     assert violations("fmkernels.triton.tdp", ["fmkernels.eager.tdp"])
     assert violations("fmkernels.ops.tdp", ["fmkernels.nn.TimeTable"])
     assert violations("fmpipe.models.dit", ["fmpipe.pipeline.FlowPipeline"])
+    assert violations("fmpipe.diagnose.rules.kl", ["fmpipe.diagnose.engine.judge"])
+    assert violations("fmpipe.diagnose.read.text", ["fmpipe.diagnose.rules.data.LOSSES"])
+    assert violations("fmpipe.diagnose.examine", ["fmpipe.train.loop"])
     assert violations("fmpipe.new", [])
 
 

@@ -18,9 +18,10 @@ from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from fmpipe.cli.draw import sharpness
-from fmpipe.diagnose import checks
-from fmpipe.diagnose.checks.data import text_path
-from fmpipe.diagnose.examine import calibrate_gain, examine_model
+from fmpipe.diagnose.checks import text_path
+from fmpipe.diagnose.engine import RULES
+from fmpipe.diagnose.examine import calibrate_gain, examine
+from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.log import read_log
 from fmpipe.diagnose.model import ModelError, OpenUniAdapter, load_model
 from fmpipe.sheet import BEST
@@ -124,17 +125,17 @@ def open_uni(dtype=torch.float32, **options):
     return model
 
 
-def statuses(model, *data, **options):
-    return {v.name: v for v in examine_model(model, *data, **options).verdicts}
+def findings(model, *data, **options):
+    return {f.name: f for f in examine(model, *data, **options).findings}
 
 
 # The protocol
 
 
 def test_every_check_that_the_methods_allow_runs():
-    found = statuses(Planted(), IMAGES, CAPTIONS, gain=3.5)
-    assert list(found) == [*checks.CHECKS, "shooting_gain"]
-    ran = {name for name, v in found.items() if v.status != "skipped"}
+    found = findings(Planted(), IMAGES, CAPTIONS, gain=3.5)
+    assert found.keys() == RULES.keys()
+    ran = {name for name, f in found.items() if f.status != "skipped"}
     assert ran == {
         "vae_round_trip", "image_range", "pairing", "text_path", "scale", "one_step", "target_definition",
         "condition_use", "shooting", "teacher_euler", "endpoint", "leak", "probes", "shooting_gain",
@@ -146,25 +147,25 @@ def test_every_check_that_the_methods_allow_runs():
     assert found["shooting_gain"].values["relative_gain"] < 0.01
     for name in ("vae_round_trip", "text_path", "target_definition", "teacher_euler", "pairing"):
         assert found[name].status == "pass", found[name]
-    assert all(v.meaning.startswith(("needs", "E|x1|")) for v in found.values() if v.status == "skipped")
+    assert all(f.meaning.startswith(("needs", "E|x1|")) for f in found.values() if f.status == "skipped")
 
 
 def test_a_model_with_the_right_size_passes():
-    found = statuses(Planted(1.0), IMAGES, CAPTIONS)
+    found = findings(Planted(1.0), IMAGES, CAPTIONS)
     assert {found[name].status for name in ("one_step", "shooting", "endpoint")} == {"pass"}
 
 
 def test_velocity_alone_is_told_what_is_missing():
-    found = statuses(SimpleNamespace(velocity=lambda x, t: x), IMAGES, CAPTIONS)
-    assert {name for name, v in found.items() if v.status != "skipped"} == {"image_range"}
-    wanted = "needs embed(prompts) or sample_z0(prompts) and encode(images) of the model"
+    found = findings(SimpleNamespace(velocity=lambda x, t: x), IMAGES, CAPTIONS)
+    assert {name for name, f in found.items() if f.status != "skipped"} == {"image_range"}
+    wanted = "needs embed(prompts) / sample_z0(prompts), encode(images) of the model"
     assert found["one_step"].meaning == wanted
-    assert found["vae_round_trip"].meaning == "needs encode(images) and decode(latents) of the model"
+    assert found["vae_round_trip"].meaning == "needs encode(images), decode(latents) of the model"
 
 
 def test_images_are_resized_to_the_size_of_the_model():
     big = nn.functional.interpolate(IMAGES, scale_factor=3, mode="nearest")
-    assert examine_model(Planted(), big, CAPTIONS).pictures["orig"].shape == IMAGES.shape
+    assert examine(Planted(), big, CAPTIONS).pictures["orig"].shape == IMAGES.shape
 
 
 def test_losses_are_compared():
@@ -180,12 +181,16 @@ def test_losses_are_compared():
             assert len(batch["captions"]) == len(batch["images"])
             return {"flow": self.weight.square().sum(), "kl": 1e-4 * self.weight.sum()}
 
-    found = statuses(Lossy(), IMAGES, CAPTIONS)
+    found = findings(Lossy(), IMAGES, CAPTIONS)
     assert found["gradient_shares"].status == "fail"
     assert "grad/kl" in found["gradient_shares"].meaning
     assert found["loss_magnitudes"].status == "warn"
+    log = Figures.of({"grad/total": [1.0] * 9, "grad/flow": [0.9] * 9, "grad/kl": [0.2] * 9})
+    found = findings(Lossy(), IMAGES, CAPTIONS, log)
+    assert found["gradient_shares"].status == found["gradients"].status == "pass"  # a log says more than one batch
+    assert log.metrics["grad/total"].count == 9
     broken = SimpleNamespace(velocity=lambda x, t: x, loss=lambda batch: torch.tensor(float("nan")))
-    assert statuses(broken, IMAGES, CAPTIONS)["overflow"].status == "fail"
+    assert findings(broken, IMAGES, CAPTIONS)["overflow"].status == "fail"
 
 
 @pytest.mark.parametrize(
@@ -204,7 +209,7 @@ def test_samples_of_z0_need_a_control(mean, std, status):
         return mu + std * torch.randn(mu.shape)
 
     model = SimpleNamespace(velocity=lambda x, t: x, sample_z0=sample_z0)
-    found = statuses(model)["text_path"]
+    found = findings(model)["text_path"]
     assert found.status == status, found
     if status == "skipped":
         assert "samples cannot tell" in found.meaning
@@ -215,7 +220,7 @@ def test_the_global_generator_is_left_alone():
     torch.manual_seed(7)
     wanted = torch.rand(1)
     torch.manual_seed(7)
-    statuses(model, IMAGES, CAPTIONS, steps=2)
+    findings(model, IMAGES, CAPTIONS, steps=2)
     assert torch.rand(1) == wanted
 
 
@@ -231,7 +236,7 @@ def test_text_path_names_means_that_are_samples():
 def test_three_debug_functions_in_one_call(dtype):
     model = open_uni(dtype)
     model.train()
-    found = statuses(model, IMAGES, CAPTIONS, prompts=CAPTIONS)
+    found = findings(model, IMAGES, CAPTIONS, prompts=CAPTIONS)
     assert model.training
     assert found["text_path"].status == "pass"
     assert found["text_path"].values["same"] == pytest.approx(1)  # means, not samples
@@ -240,7 +245,7 @@ def test_three_debug_functions_in_one_call(dtype):
     assert found["shooting"].values["relative_gain"] < 0.05
     assert found["teacher_euler"].status == "pass"  # the state is fp32 whatever the model's dtype is
     assert found["vae_round_trip"].status == "pass"
-    assert {name for name, v in found.items() if v.status == "skipped"} & {"probes", "pairing", "leak"} == set()
+    assert {name for name, f in found.items() if f.status == "skipped"} & {"probes", "pairing", "leak"} == set()
 
 
 @pytest.mark.parametrize(("beside", "order"), [("mu logvar", (0, 1)), ("logvar mu", (1, 0)), ("none", None)])
@@ -256,7 +261,7 @@ def test_an_ignored_text_is_found():
     model = open_uni()
     with torch.no_grad():
         model.text_ve_encoder.linear.weight.zero_()
-    assert statuses(model)["text_path"].status == "fail"
+    assert findings(model)["text_path"].status == "fail"
 
 
 # Names of models
@@ -317,9 +322,11 @@ def test_the_command_checks_a_factory(here):
     (here / "own_module.py").write_text(OWN)
     result = run("check", "own_module:weak", *DATA, "--gain", 3.5, "--out", "out")
     assert result.exit_code == 1, result.output
-    verdicts = {v["name"]: v for v in json.loads((here / "out" / "check.json").read_text())}
-    assert verdicts["one_step"]["values"]["fm_gain"] == pytest.approx(GAIN, rel=0.01)
-    assert verdicts["shooting_gain"]["values"]["relative_gain"] < 0.01
+    written = json.loads((here / "out" / "check.json").read_text())
+    found = {f["name"]: f for f in written["findings"]}
+    assert found["one_step"]["values"]["fm_gain"] == pytest.approx(GAIN, rel=0.01)
+    assert found["shooting_gain"]["values"]["relative_gain"] < 0.01
+    assert written["measured"]["shooting_gain"]["fm_gain"] == 3.5
     assert (here / "out" / "recon_wrap.png").is_file()
     assert run("check", "own_module:open_uni", *DATA, "--out", "uni").exit_code == 1
     alone = run("check", "own_module:alone", "--out", "alone")
@@ -337,7 +344,7 @@ def test_calibrate_finds_a_planted_gain(here):
     assert float(re.search(r"fm_gain (\S+),", result.stdout)[1]) == pytest.approx(GAIN, rel=0.01)
     with pytest.raises(ValueError, match="nearly 0"):
         calibrate_gain(Planted(0.0), IMAGES, CAPTIONS)
-    with pytest.raises(ValueError, match=r"must define embed\(prompts\) or sample_z0"):
+    with pytest.raises(ValueError, match=r"must define embed\(prompts\) / sample_z0"):
         calibrate_gain(SimpleNamespace(velocity=lambda x, t: x), IMAGES, CAPTIONS)
 
 
@@ -377,8 +384,8 @@ def test_calibrate_refuses_in_one_line(arguments, said, here):
 
 def test_gain_of_a_pipeline(here, folder):  # noqa: F811
     run("check", folder, *DATA, "--gain", 2, "--steps", 2, "--out", "out")
-    verdicts = json.loads((here / "out" / "check.json").read_text())
-    assert [v["values"]["fm_gain"] for v in verdicts if v["name"] == "shooting_gain"] == [2.0]
+    found = json.loads((here / "out" / "check.json").read_text())["findings"]
+    assert [f["values"]["fm_gain"] for f in found if f["name"] == "shooting_gain"] == [2.0]
     assert "--gain must be" in run("check", folder, "--gain", "nan").stderr
 
 

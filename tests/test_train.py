@@ -1,6 +1,7 @@
 """Training on tiny shapes with a tiny random text encoder: what a run leaves, how it is cut, resumed and ended."""
 
 import copy
+import math
 import os
 import resource
 import subprocess
@@ -14,8 +15,9 @@ from test_cli import run as command
 from test_pipeline import tiny_clip
 
 from fmpipe.diagnose.checks import ablation_kl_off
-from fmpipe.diagnose.examine import history_of
-from fmpipe.diagnose.log import read_log
+from fmpipe.diagnose.engine import judge
+from fmpipe.diagnose.log import history_of, read_log
+from fmpipe.diagnose.read import read
 from fmpipe.models import DiMR
 from fmpipe.pipeline import FlowPipeline
 from fmpipe.train import checkpoint, losses, settings, trials
@@ -240,11 +242,22 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_is_named(tiny, tmp_path, mon
         run(config)
     assert states(config)["meta"]["step"] == 3
     assert all(x.isfinite().all() for x in states(config)["model"].values())
+    *_, line = read_log(Path(config.out) / "flow")  # the step that triggered it is logged before the run stops
+    assert math.isnan(line["loss/flow"])
+    assert "is not finite" in line["stop/reason"]
+    first = judge(read(config.out))[0]
+    assert (first.name, first.status) == ("loss_numerics", "fail")
 
 
 def test_the_scale_alarm_ends_the_run(tiny, tmp_path):
+    config = changed(tiny, tmp_path, "flow.losses.alarm=0.1")
     with pytest.raises(StoppedError, match=r"E\|z0\| is .* times E\|z1\| \(alarm at 0.1\)"):
-        run(changed(tiny, tmp_path, "flow.losses.alarm=0.1"))
+        run(config)
+    *_, line = read_log(Path(config.out) / "flow")
+    assert line["scale/z0"] > 0.1 * line["scale/z1"]
+    stopped = next(f for f in judge(read(config.out)) if f.name == "self_stopped")
+    assert stopped.status == "fail"
+    assert "alarm at 0.1" in stopped.meaning
 
 
 def test_bf16(tiny, tmp_path, monkeypatch):

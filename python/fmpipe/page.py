@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from fmkernels.flow import Trace
-    from fmpipe.diagnose.verdict import Verdict
 
 STYLE = """
 :root { color-scheme: light dark }
@@ -20,19 +19,21 @@ figure img { width: 100%; image-rendering: pixelated } figcaption { opacity: .7 
 table { border-collapse: collapse } td, th { padding: .2em .8em; text-align: left; border-bottom: 1px solid #8884 }
 figure.wide { width: 100% } small { opacity: .7; font-weight: normal }
 section { border-left: .4em solid #8884; padding: .1em 1em; margin: 1em 0 } section p { margin: .4em 0 }
-section.fail { border-color: #d33 } section.warn { border-color: #d90 } section.pass { border-color: #3a3 }
+section.root, section.fail { border-color: #d33 } section.warn { border-color: #d90 }
+section.pass { border-color: #3a3 }
 pre { overflow: auto; background: #8882; padding: 1em } .plot { max-width: 100% }
 """
 
 
-def _embedded(data: bytes) -> str:
+def _encoded(data: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
-def _picture(image) -> str:
+def embedded(image) -> str:
+    """Return an image as the address of a PNG inside the page."""
     buffer = io.BytesIO()
     image.save(buffer, format="PNG")
-    return _embedded(buffer.getvalue())
+    return _encoded(buffer.getvalue())
 
 
 def table(rows: dict[str, object]) -> str:
@@ -43,7 +44,7 @@ def table(rows: dict[str, object]) -> str:
 def _plot(trace) -> str:
     with tempfile.TemporaryDirectory() as folder:
         try:
-            return f'<img class="plot" src="{_embedded(trace.plot(Path(folder) / "trace.png").read_bytes())}" alt="">'
+            return f'<img class="plot" src="{_encoded(trace.plot(Path(folder) / "trace.png").read_bytes())}" alt="">'
         except ImportError:
             return "<p>(a plot of the trace needs matplotlib)</p>"
 
@@ -86,7 +87,7 @@ def _probe_rows(probes: dict) -> str:
 def page(runs: Sequence[Run], settings: dict[str, object]) -> str:
     """Return the page as a string that refers to no other file. Without matplotlib, it has no plots of the traces."""
     gallery = "".join(
-        f'<figure><img src="{_picture(image)}" alt="{html.escape(caption)}">'
+        f'<figure><img src="{embedded(image)}" alt="{html.escape(caption)}">'
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
         for run in runs
         for image, caption in zip(run.images, run.captions, strict=True)
@@ -102,28 +103,6 @@ def page(runs: Sequence[Run], settings: dict[str, object]) -> str:
     count = sum(len(run.images) for run in runs)
     title = f"{count} image{'s' * (count != 1)}"
     return document(title, f"{gallery}{''.join(sections)}<h2>Settings</h2>{table(settings)}")
-
-
-def verdict_page(verdicts: "Sequence[Verdict]", pictures: dict[str, object], settings: dict[str, object]) -> str:
-    """A card for each verdict, failures first, and the pictures by name. One string, nothing points elsewhere."""
-    order = {status: k for k, status in enumerate(("fail", "warn", "pass", "skipped"))}
-    counts = {status: sum(v.status == status for v in verdicts) for status in order}
-    cards = []
-    for v in sorted(verdicts, key=lambda v: order[v.status]):
-        said = f"<p>{html.escape(v.meaning)}</p>" + (f"<p><b>Next:</b> {html.escape(v.advice)}</p>" if v.advice else "")
-        rule = f"<p>Rule: {html.escape(v.threshold)}</p>" if v.threshold else ""
-        more = f"{rule}{table(v.values)}<p><i>{html.escape(v.experience)}</i></p>" if v.values else ""
-        details = f"<details><summary>Values and rule</summary>{more}</details>" if more else ""
-        cards.append(
-            f'<section class="{v.status}"><h3>{v.name} <small>{v.status}</small></h3>{said}{details}</section>'
-        )
-    figures = "".join(
-        f'<figure class="wide"><img src="{_picture(image)}" alt=""><figcaption>{name}.png</figcaption></figure>'
-        for name, image in pictures.items()
-    )
-    title = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    drawn = f"<h2>Pictures</h2>{figures}" if figures else ""
-    return document(title, f"{''.join(cards)}{drawn}<h2>Settings</h2>{table(settings)}")
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -1,6 +1,6 @@
-"""Score the report on the corpus: is the right cause ranked first, and are healthy runs left alone?
+"""Score the report on a corpus: is the right cause ranked first, and are healthy runs left alone?
 
-python tests/corpus/score.py OUT [tune|held]     # OUT: written by make.py
+python tests/corpus/score.py FOLDER...     # each with a manifest.json, as make.py writes them
 """
 
 import json
@@ -8,92 +8,45 @@ import sys
 import warnings
 from pathlib import Path
 
-from fmpipe.diagnose import report
+from fmpipe.diagnose.engine import judge
+from fmpipe.diagnose.read import read
+from fmpipe.diagnose.rule import Finding
 
-# The finding of the report that names a cause of causes.md.
-SLUGS = {
-    "loss/nonfinite": "nan_loss",
-    "trend/rise": "divergence",
-    "loss/drop": "divergence",
-    "trend/spikes": "loss_spikes",
-    "trend/jump": "loss_spikes",
-    "loss/outliers": "loss_spikes",
-    "trend/flat": "no_learning",
-    "lr/small": "lr_too_small",
-    "lr/high": "lr_too_high",
-    "lr/restart": "lr_restart",
-    "overfit/turn": "overfitting",
-    "inference/val": "overfitting",
-    "overfit/periodic": "periodic_memorisation",
-    "gradient/exploding": "grad_explosion",
-    "gradient/growing": "grad_explosion",
-    "gradient/nonfinite": "nan_loss",
-    "gradient/vanishing": "grad_vanishing",
-    "run/overflow": "amp_overflow",
-    "run/scratch": "resume_from_scratch",
-    "loss/stopped": "self_stopped",
-    "run/stopped": "self_stopped",
-    "run/lost": "metrics_lost",
-    "run/ema": "ema_broken",
-    "gradient/share": "weak_gradient_share",
-    "gradient/still": "head_not_updated",
-    "gradient/teacher": "teacher_collapsed",
-    "dino/uniform": "teacher_uniform",
-    "dino/student": "student_saturated",
-    "kl/drift": "kl_not_acting",
-    "kl/mu": "kl_not_acting",
-    "kl/prior": "posterior_collapse",
-    "kl/std": "sigma_collapse",
-    "kl/clamp": "sigma_collapse",
-    "kl/outside": "sigma_collapse",
-    "leak/cos": "z0_leak",
-    "scale/norms": "scale_mismatch",
-    "scale/start": "scale_mismatch",
-    "scale/stds": "scale_mismatch",
-    "field/other": "wrong_target",
-    "scale/factor": "latent_scale_factor",
-    "scale/latents": "latent_scale_factor",
-    "scale/psnr": "vae_roundtrip",
-    "check/vae_round_trip": "vae_roundtrip",
-    "text/means": "text_ignored",
-    "check/text_path": "text_ignored",
-    "condition/gain": "condition_unused",
-    "field/weak": "weak_field",
-    "inference/cos": "weak_field",
-    "inference/speed": "weak_field",
-    "check/one_step": "weak_field",
-    "check/shooting": "weak_field",
-    "field/target": "wrong_target",
-    "field/moving": "moving_target",
-    "slices/ends": "t_edges",
-    "time/mean": "time_sampling",
-    "time/std": "time_sampling",
-    "time/range": "time_sampling",
-    "input/pixels": "input_range",
-    "input/mean": "input_range",
-    "input/std": "input_range",
-    "schedule/betas": "schedule_constants",
-    "schedule/end": "schedule_constants",
-    "schedule/agree": "schedule_constants",
-    "trace/rounded": "bf16_rounding",
-    "trace/still": "bf16_rounding",
-    "check/teacher_euler": "bf16_rounding",
-    "trace/sum": "step_schedule",
-    "trace/symmetry": "step_schedule",
-    "inference/steps": "train_infer_mismatch",
-    "inference/endpoint": "train_infer_mismatch",
-}
+# The cause of causes.md that a rule names, and, where it names several, that of its evidence.
+RULES = {
+    "vae_round_trip": "vae_roundtrip", "vae_eval": "vae_roundtrip", "scale_contract": "latent_scale_factor",
+    "scale_factor": "latent_scale_factor", "latent_is_sample": "scale_mismatch", "latent_scale": "latent_scale_factor",
+    "scale": "scale_mismatch", "target_definition": "wrong_target", "moving_target": "moving_target",
+    "text_path": "text_ignored", "pairing": "condition_unused", "time_sampling": "time_sampling",
+    "overflow": "amp_overflow", "self_stopped": "self_stopped", "resumed": "resume_from_scratch",
+    "metrics_lost": "metrics_lost", "ema": "ema_broken", "input_range": "input_range", "image_range": "input_range",
+    "kl": "kl_not_acting", "gradient_path": "moving_target", "gradient_shares": "weak_gradient_share",
+    "update_ratios": "head_not_updated", "teacher_euler": "bf16_rounding", "sampler_state": "bf16_rounding",
+    "leak": "z0_leak", "condition_use": "condition_unused", "endpoint": "train_infer_mismatch",
+    "step_sizes": "step_schedule", "one_step": "weak_field", "shooting": "weak_field", "probes": "weak_field",
+    "loss_numerics": "nan_loss", "time_slices": "t_edges", "schedule_constants": "schedule_constants",
+    "generalization": "overfitting", "memorization": "periodic_memorisation",
+}  # fmt: skip
+EVIDENCE = {
+    "trend/rise": "divergence", "trend/spikes": "loss_spikes", "trend/jump": "loss_spikes", "trend/flat": "no_learning",
+    "lr/small": "lr_too_small", "lr/high": "lr_too_high", "lr/restart": "lr_restart", "step/backwards": "wrong_target",
+    "gradient/exploding": "grad_explosion", "gradient/growing": "grad_explosion", "gradient/nonfinite": "nan_loss",
+    "gradient/vanishing": "grad_vanishing", "dino/peaked": "teacher_collapsed", "dino/uniform": "teacher_uniform",
+    "dino/student": "student_saturated", "kl/prior": "posterior_collapse", "kl/collapse": "sigma_collapse",
+    "kl/clamp": "sigma_collapse", "kl/outside": "sigma_collapse", "kl/clamped": "sigma_collapse",
+    "teacher/schedule": "step_schedule", "trace/nonfinite": "nan_loss", "trace/far": "step_schedule",
+}  # fmt: skip
+
+
+def cause(finding: Finding) -> str:
+    key = finding.bad[0].said.key
+    return EVIDENCE.get(key) or RULES.get(finding.name, f"? {finding.name} {key}")
 
 
 def first_cause(path: Path) -> tuple[str, str]:
-    """Return the slug of the cause that the report ranks first ("none" if it confirms nothing), and its finding."""
-    for hypothesis in report.judge(report.read(path)):
-        if hypothesis:
-            said = next(e for e, ok in zip(hypothesis.evidence, hypothesis.marks, strict=True) if not ok)
-            while said.key == "stage":
-                said = said.values["said"]
-            return SLUGS.get(said.key, f"? {said.key}"), str(said)
-    return "none", ""
+    """Return the cause that the report ranks first ("none" if it confirms nothing), and its evidence."""
+    first = judge(read(path))[0]
+    return (cause(first), first.bad[0].said) if first.status == "fail" else ("none", "")
 
 
 def score(folder: Path) -> tuple[int, int, int, int]:
@@ -117,6 +70,6 @@ def score(folder: Path) -> tuple[int, int, int, int]:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    for half in sys.argv[2:] or ["tune"]:
-        right, faulty, false, healthy = score(Path(sys.argv[1]) / half)
-        print(f"{half}: right cause first {right} of {faulty} ({right / faulty:.0%}), false positives {false} of {healthy}")
+    for folder in map(Path, sys.argv[1:]):
+        right, faulty, false, healthy = score(folder)
+        print(f"{folder}: right cause first {right} of {faulty} ({right / faulty:.0%}), false positives {false} of {healthy}")

@@ -3,7 +3,7 @@
 import re
 from math import isfinite
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -30,8 +30,6 @@ from fmpipe.cli.base import (
     working,
     write,
 )
-from fmpipe.cli.verdicts import tell
-from fmpipe.page import verdict_page
 
 FACTORY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 IMAGE_SIZE = 256  # of a model that does not have image_size
@@ -98,6 +96,7 @@ def check(
     limit: Annotated[
         list[str] | None, typer.Option("--set", help=THRESHOLD_HELP.format("one_step/cos=0.4"), show_default=False)
     ] = None,
+    lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the findings: English or Chinese.")] = "en",
     device: DeviceOption = "auto",
     place: out_option("Folder for check.json, check.html and the images of the probes.") = Path("check"),
 ) -> None:
@@ -109,8 +108,7 @@ def check(
     velocity(x, t) and as many of embed, encode, decode, sample_z0 and loss as there are, or an OpenUni-like model:
     [b]fmpipe check package.module:factory --images DIR --captions FILE[/b]
 
-    Figures that your own code printed (lines with \\[fm], \\[text], \\[shoot], \\[teacher-euler]) can be checked too:
-    [b]fmpipe check notes.txt[/b]
+    Figures that your own code printed, or notes that state them, can be checked too: [b]fmpipe check notes.txt[/b]
     """
     import json
 
@@ -128,29 +126,31 @@ def check(
         if log is None and (Path(what) / "flow" / "log.jsonl").is_file():
             log = Path(what)
 
-    from fmpipe.diagnose.verdict import limits
+    from fmpipe.diagnose.thresholds import limits
 
     overrides = overrides_of(limit, limits)
     model = None if text else load_factory(what, device) if own else load_pipeline(what, device=device)
-    from fmpipe.diagnose import diary
-    from fmpipe.diagnose.examine import Examination, examine, examine_model, history_of
-    from fmpipe.diagnose.log import read_log, strict
+    from fmpipe.diagnose.engine import judge
+    from fmpipe.diagnose.examine import Examination, examine
+    from fmpipe.diagnose.log import strict
+    from fmpipe.diagnose.read import read
+    from fmpipe.diagnose.render.html import html
+    from fmpipe.diagnose.render.terminal import tell
 
     try:
-        if text:
-            found = Examination(diary.verdicts(Path(what).read_text(encoding="utf-8"), overrides=overrides), {})
-        else:
-            with working("measuring"):
+        with working("measuring"):
+            if text:
+                figures = read(what)
+                found = Examination(judge(figures, overrides), {}, figures)
+            else:
                 pixels, texts = _pictures(images, captions, n, model, own)
-                if log is not None and (log / "flow").is_dir():
-                    log = log / "flow"  # a run's folder
-                history = None if log is None else history_of(read_log(log))
-                run, options = examine_model if own else examine, {"steps": steps, "seed": seed, "gain": gain}
-                found = run(model, pixels, texts, history, overrides=overrides, **options)
+                figures = None if log is None else read(log)
+                options = {"steps": steps, "seed": seed, "gain": gain, "overrides": overrides}
+                found = examine(model, pixels, texts, figures, **options)
     except (OSError, ValueError, FloatingPointError) as error:
         raise Refused(error) from None
-    if all(v.status == "skipped" for v in found.verdicts):
-        tell(found.verdicts)
+    if all(f.status == "skipped" for f in found.findings):
+        tell(found.findings, out, lang)
         raise Refused(f"no check could run on {what}: see above which methods and options are missing")
     pictures = {name: _row(tensor[:8]) for name, tensor in found.pictures.items()}
     for name, picture in pictures.items():
@@ -164,10 +164,13 @@ def check(
         **({} if gain is None else {"gain": gain}),
         **overrides,
     }
-    tell(found.verdicts)
-    write(place / "check.json", json.dumps(strict([v.as_dict() for v in found.verdicts]), indent=1).encode())
-    write(place / "check.html", verdict_page(found.verdicts, pictures, settings).encode())
-    if not all(found.verdicts):
+    tell(found.findings, out, lang)
+    measured = {name: x for name, x in found.figures.measured.items() if "not_measured" not in x}
+    data = {"measured": measured, "findings": [f.as_dict(lang) for f in found.findings]}
+    write(place / "check.json", json.dumps(strict(data), indent=1, ensure_ascii=False).encode())
+    page = html(found.figures, found.findings, lang, pictures=pictures, settings=settings)
+    write(place / "check.html", page.encode())
+    if not all(found.findings):
         raise typer.Exit(1)
 
 
@@ -192,13 +195,12 @@ def _pictures(images: Path | None, captions: Path | None, n: int, model, own: bo
     elif own:
         return None, None
     else:
-        from fmpipe.train.config import Data
-        from fmpipe.train.stages import REBUILT, source_of
+        from fmpipe.data.rebuilt import REBUILT, rebuilt
 
         if model.config.get("source") not in REBUILT:
             return None, None
         try:
-            data = source_of(Data(source=model.config.source, size=side))
+            data = rebuilt(model.config.source, side)
         except FileNotFoundError as error:
             err.print(f"not measured on pictures: {error}", highlight=False, soft_wrap=True)
             return None, None

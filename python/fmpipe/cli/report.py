@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.markup import escape
 
 from fmpipe.cli.base import (
     THRESHOLD_HELP,
@@ -21,6 +20,7 @@ from fmpipe.cli.base import (
 )
 
 PAUSE = 5.0  # seconds between two looks at a log that grows
+LOGS = (".jsonl", ".csv", ".tsv", ".json", ".log", ".out", ".txt")
 
 
 @command("Diagnose")
@@ -50,11 +50,14 @@ def report(
         ),
     ] = None,
     refreshes: Annotated[int, typer.Option(hidden=True, help="With --follow: number of looks at the log.")] = 0,
-    place: out_option("Folder for report.md and report.html.") = Path("report"),
+    place: out_option("Folder for report.md, report.html and report.json.") = Path("report"),
 ) -> None:
-    """Find out what is wrong with a training run from its log: hypotheses with their evidence, root causes first.
+    """Find out what is wrong with a training run from its log: findings with their evidence, root causes first.
 
     [b]fmpipe report runs/mine[/b]
+
+    Logs of other trainers are read too, and metrics are mapped to the names in docs/logging.md; the report lists those
+    that it did not recognise. Exit code 2 if nothing was recognised.
 
     Two runs can be compared if their autoencoder, resolution, latent size and scale are the same.
     """
@@ -62,7 +65,7 @@ def report(
     for path in (run, other):
         if path is not None and not path.exists():
             raise Refused(f"there is no file or folder {path}")
-    from fmpipe.diagnose.report import limits
+    from fmpipe.diagnose.thresholds import limits
 
     overrides = overrides_of(limit, limits)
     aliases = dict(item.partition("=")[::2] for item in alias or [])
@@ -71,7 +74,7 @@ def report(
     seen, looks = None, 0
     try:
         while True:
-            state = [_size(path) for path in (run, other) if path is not None]
+            state = [_size(path, place) for path in (run, other) if path is not None]
             if state != seen:
                 seen = state
                 _once(run, other, lang, overrides, aliases, place, PAUSE if follow else 0.0)
@@ -86,41 +89,38 @@ def report(
 def _once(
     run: Path, other: Path | None, lang: str, overrides: dict, aliases: dict, place: Path, refresh: float
 ) -> None:
-    from fmpipe.diagnose import report
+    import json
+
+    from fmpipe.diagnose.compare import compare
+    from fmpipe.diagnose.engine import judge
+    from fmpipe.diagnose.log import strict
+    from fmpipe.diagnose.read import read
+    from fmpipe.diagnose.render.html import html
+    from fmpipe.diagnose.render.markdown import markdown
+    from fmpipe.diagnose.render.terminal import tell
+    from fmpipe.diagnose.texts import into
 
     try:
         with working(f"reading {run}"):
-            stats = report.read(run, aliases)
-            second = None if other is None else report.read(other, aliases)
+            figures = read(run, aliases)
+            second = None if other is None else read(other, aliases)
     except (OSError, ValueError, ImportError) as error:
         raise Refused(error) from None
-    found = report.judge(stats, overrides)
-    compared = None if second is None else report.compare(stats, second, overrides)
-    _tell(found, compared, lang)
-    write(place / "report.md", report.markdown(stats, found, lang, compared).encode())
-    write(place / "report.html", report.html(stats, found, lang, compared, second, refresh).encode())
-
-
-def _tell(found, compared, lang: str) -> None:
-    from rich.table import Table
-
-    from fmpipe.diagnose.report.said import into
-    from fmpipe.diagnose.report.write import follows, headline, word
-
-    colours = {"CONFIRMED": "red", "REJECTED": "green", "NOT ENOUGH DATA": "dim"}
-    table = Table("", word(lang, "hypotheses"), "", word(lang, "findings"))
-    for h in found:
-        shown = [into(e, lang) for e, ok in zip(h.evidence, h.marks) if not ok or not h]
-        verdict = f"[{colours[h.verdict]}]{word(lang, f'verdict/{h.verdict}')}[/]"
-        title = "\n".join(filter(None, (h.title.into(lang), follows(h, found, lang))))
-        table.add_row(h.letter, escape(title), verdict, escape("\n".join(shown if h else shown[:1])))
-    out.print(table)
-    out.print(escape(headline(found, lang)), highlight=False, soft_wrap=True)
+    found = judge(figures, overrides)
+    compared = None if second is None else compare(figures, second, overrides)
+    tell(found, out, lang, words="status")
     for line in compared.lines if compared else ():
-        out.print(escape(into(line, lang)), highlight=False, soft_wrap=True)
+        out.print(into(line, lang), highlight=False, soft_wrap=True, markup=False)
+    write(place / "report.md", markdown(figures, found, lang, compared).encode())
+    write(place / "report.html", html(figures, found, lang, compared, second, refresh).encode())
+    findings = [f.as_dict(lang) for f in found]
+    data = {"source": figures.source, "findings": findings, "names": figures.names, "unknown": figures.unknown}
+    write(place / "report.json", json.dumps(strict(data), indent=1, ensure_ascii=False).encode())
 
 
-def _size(path: Path) -> tuple[tuple[str, int], ...]:
-    """Of every log in a folder, or of the file: what changes when a run goes on."""
-    files = [p for p in path.rglob("*") if p.suffix in (".jsonl", ".csv", ".json") or "tfevents" in p.name]
-    return tuple((str(p), p.stat().st_size) for p in sorted(files if path.is_dir() else [path]) if p.is_file())
+def _size(path: Path, place: Path) -> tuple[tuple[str, int], ...]:
+    """Return the size of the file, or of every log in the folder except what was written to ``place``."""
+    if path.is_file():
+        return ((str(path), path.stat().st_size),)
+    files = (p for p in sorted(path.rglob("*")) if (p.suffix in LOGS or "tfevents" in p.name) and p.is_file())
+    return tuple((str(p), p.stat().st_size) for p in files if place.resolve() not in p.resolve().parents)

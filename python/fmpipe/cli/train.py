@@ -22,7 +22,6 @@ from fmpipe.cli.base import (
     working,
 )
 from fmpipe.cli.progress import Bars
-from fmpipe.cli.verdicts import tell
 
 NAMES = ("shapes-tiny", "emoji-64", "crossflow-256")  # of fmpipe.train.config.PRESETS, which is slow to import
 Overrides = Annotated[
@@ -213,7 +212,9 @@ def ablate(
     _judged(_trained(call))
 
 
-def _judged(verdicts) -> None:
-    tell(verdicts)
-    if not all(verdicts):
+def _judged(findings) -> None:
+    from fmpipe.diagnose.render.terminal import tell
+
+    tell(findings, out)
+    if not all(findings):
         raise typer.Exit(1)

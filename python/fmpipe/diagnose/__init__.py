@@ -1,1 +1,1 @@
-"""What is wrong with a run: metrics while it trains, checks with verdicts, what the diary's lines mean."""
+"""What is wrong with a run: figures are measured or read, rules judge them, and the findings are ranked by cause."""

@@ -263,3 +263,13 @@ def _loose(value: object) -> object:
     if isinstance(value, list):
         return [_loose(part) for part in value]
     return _WORDS.get(value, value) if isinstance(value, str) else value
+
+
+def history_of(lines: Sequence[Mapping]) -> dict[str, list[float]]:
+    """Return name -> values, in the order of the lines of :func:`read_log`; numbers only."""
+    history: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in line.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                history.setdefault(name, []).append(value)
+    return history

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fmpipe.diagnose.checks.flow import condition_gain, endpoint_rmse
+from fmpipe.diagnose.checks.field import condition_gain, endpoint_rmse
 
 EPS = 1e-12
 
@@ -276,12 +276,12 @@ def constants(betas: Tensor) -> dict[str, list[float]]:
 
 
 def endpoint(velocity: Callable[..., Tensor], x0: Tensor, x1: Tensor, **options) -> dict[str, float]:
-    """``flow/endpt_rmse@K``; options as in :func:`fmpipe.diagnose.checks.flow.endpoint_rmse`."""
+    """``flow/endpt_rmse@K``; options as in :func:`fmpipe.diagnose.checks.field.endpoint_rmse`."""
     return {f"flow/endpt_rmse@{k}": rmse for k, rmse in endpoint_rmse(velocity, x0, x1, **options).items()}
 
 
 def condition(velocity: Callable[..., Tensor], x0: Tensor, x1: Tensor, t: Tensor, **options) -> dict[str, float]:
-    """``flow/cond_gain_cos``; options as in :func:`fmpipe.diagnose.checks.flow.condition_gain`."""
+    """``flow/cond_gain_cos``; options as in :func:`fmpipe.diagnose.checks.field.condition_gain`."""
     return {"flow/cond_gain_cos": condition_gain(velocity, x0, x1, t, **options)}
 
 

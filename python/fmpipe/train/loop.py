@@ -30,7 +30,11 @@ pytree.register_dataclass(Outcome)  # older torches look for the outputs of a sh
 
 
 class StoppedError(RuntimeError):
-    """A run that ended itself; the last good state is saved."""
+    """A run that ended itself; the last good state is saved. figures: those of the step that triggered the alarm."""
+
+    def __init__(self, why: str, figures: dict[str, object] | None = None):
+        super().__init__(why)
+        self.figures = figures or {}
 
 
 @dataclass
@@ -171,12 +175,13 @@ class Trainer:
         weights = self.stage.weights(step)
         total = sum(weight * outcome.losses[name] for name, weight in weights.items())
         if self._any(not torch.isfinite(total)):
-            self._stop(_not_finite(step, outcome, weights))
+            self._stop(_not_finite(step, outcome, weights), _losses(outcome, total))
         norms = self._backward(outcome.losses, weights, total, logs)
         clipped = full(self.accelerator.clip_grad_norm_(self.parameters, self.stage.optim.clip))
         if not torch.isfinite(clipped) and self.accelerator.scaler is None:
             names = (name for name, p in self.objective.named_parameters() if not _finite(full(p.grad)))
-            self._stop(f"step {step}: the gradient of {next(names, 'a parameter')} is not finite, the losses are")
+            why = f"step {step}: the gradient of {next(names, 'a parameter')} is not finite, the losses are"
+            self._stop(why, {**_losses(outcome, total), "grad/total": clipped.item()})
         if logs and len(weights) == 1:
             norms = dict.fromkeys((f"grad/{next(iter(weights))}", "grad/total"), clipped)
         with self.ratios.step() if logs else contextlib.nullcontext() as ratios:
@@ -272,7 +277,8 @@ class Trainer:
             if self._any(not ratio <= self.stage.alarm):
                 self._stop(
                     f"step {self.step}: E|{name}| is {ratio:.3g} times E|z1| (alarm at {self.stage.alarm:g}): z0 runs "
-                    f"away. Raise flow.losses.kl, set mu_rms in flow.head, or lower flow.optim.lr"
+                    f"away. Raise flow.losses.kl, set mu_rms in flow.head, or lower flow.optim.lr",
+                    figures,
                 )
 
     def _any(self, here: bool) -> bool:
@@ -283,17 +289,17 @@ class Trainer:
 
     @contextlib.contextmanager
     def _reasons(self, log: RunLog | None) -> Iterator[None]:
-        """Why a run ended itself, as the last line of its log."""
+        """Write why a run ended itself, and the figures of that step, as the last line of its log."""
         try:
             yield
         except StoppedError as error:
             if log is not None:
-                log.write(self.step, {"stop/reason": str(error)})
+                log.write(self.step, {**error.figures, "stop/reason": str(error)})
             raise
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, why: str, figures: dict[str, object]) -> None:
         path = self.save()
-        raise StoppedError(f"{self.stage.name}: {why}. The state before it is saved: {path}")
+        raise StoppedError(f"{self.stage.name}: {why}. The state before it is saved: {path}", figures)
 
     def _warmup(self) -> int:
         return int(self.stage.optim.warmup * self.stage.optim.steps)
@@ -338,6 +344,11 @@ def _due(every: int, done: int) -> bool:
 
 def _finite(x: Tensor | None) -> bool:
     return x is None or bool(torch.isfinite(x).all())
+
+
+def _losses(outcome: Outcome, total: Tensor) -> dict[str, float]:
+    """Return the losses of a step as the log names them."""
+    return {"loss/total": total.item(), **{f"loss/{name}": loss.item() for name, loss in outcome.losses.items()}}
 
 
 def _not_finite(step: int, outcome: Outcome, weights: dict[str, float]) -> str:

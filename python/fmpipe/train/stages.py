@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from fmkernels import reparameterize
 from fmkernels.flow import Sample, Trace, sample, uniform
-from fmpipe.data import Folder, Shapes, Shards, Source, split
+from fmpipe.data import Folder, Shards, Source, split
 from fmpipe.data.cache import Latents, States, cache_latents, cache_states, weights_sha256
-from fmpipe.data.emoji import FONT, Emoji
+from fmpipe.data.rebuilt import REBUILT, rebuilt
 from fmpipe.diagnose import metrics
 from fmpipe.models import DiMR, LinearHead, TextHead, VariationalHead
 from fmpipe.pipeline import FlowPipeline
@@ -32,14 +32,11 @@ VAL_BATCHES = 4
 FIRST_LOGVAR = -6.0  # of an autoencoder: a sigma of 1 would drown what the encoder first finds
 PICTURES, STEPS = 8, 25  # of a sheet, of its sampling
 SAMPLING = {"schedule": "uniform", "solver": "ab2", "num_inference_steps": 20}  # see docs/default-model.md
-REBUILT = ("shapes", "emoji")  # sources that need no data of the user's
 
 
 def source_of(data: Data) -> Source:
-    if data.source == "shapes":
-        return Shapes(data.count, data.size, data.seed)
-    if data.source == "emoji":
-        return Emoji(data.size, data.path or FONT)
+    if data.source in REBUILT:
+        return rebuilt(data.source, data.size, count=data.count, seed=data.seed, font=data.path)
     if data.path is None:
         raise ValueError(f"data.path is missing: data.source {data.source!r} needs one")
     if data.source == "folder":

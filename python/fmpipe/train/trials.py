@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fmpipe.diagnose import checks
-from fmpipe.diagnose.examine import history_of
-from fmpipe.diagnose.log import read_log
-from fmpipe.diagnose.verdict import Verdict
+from fmpipe.diagnose.log import history_of, read_log
+from fmpipe.diagnose.rule import Finding
 from fmpipe.train.config import Config
 from fmpipe.train.run import Shown, run
 
@@ -19,15 +18,15 @@ ABLATION_STEPS = 200  # of the debugging notes
 
 def overfit(
     config: Config, *, samples: int = SAMPLES, shown: Shown | None = None, device: str | None = None
-) -> list[Verdict]:
+) -> list[Finding]:
     """Trains the flow on ``samples`` items alone; the run goes to ``out/overfit``."""
     return [checks.overfit(_history(_trial(config, "overfit"), samples, shown, device))]
 
 
 def ablate(
     config: Config, *, steps: int = ABLATION_STEPS, shown: Shown | None = None, device: str | None = None
-) -> list[Verdict]:
-    """Seed 003's three: the flow loss alone; no KL against KL; the condition shuffled. Runs go to ``out/ablate-…``."""
+) -> list[Finding]:
+    """The three ablations of the debugging notes: flow loss alone; no KL; shuffled condition. In ``out/ablate-…``."""
     alone = _trial(config, "ablate-flow", steps)
     losses = alone.flow.losses
     losses.kl = losses.contrastive = losses.dino = losses.norm = 0.0

@@ -1,1 +1,220 @@
-"""Reading logs: the names of metrics, and metrics in printed lines."""
+"""Read a run's folder or a log of any format into :class:`~fmpipe.diagnose.figures.Figures`.
+
+Metrics get their canonical names (:mod:`.names`); whatever is odd about the log becomes a remark.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from fmpipe.diagnose.figures import Figures, Series
+from fmpipe.diagnose.log import LOG_NAME
+from fmpipe.diagnose.read import tables
+from fmpipe.diagnose.read.facts import FACTS, facts_of
+from fmpipe.diagnose.read.names import canonical
+from fmpipe.diagnose.read.rows import Gathered
+from fmpipe.diagnose.read.text import read_text
+from fmpipe.diagnose.texts import Said
+
+STAGES = ("flow", "diffusion", "head", "vae")  # the main one first
+KINDS = ("trainer_state.json", "metrics.csv", "progress.csv", "*.tfevents.*", "*.jsonl", "*.csv", "*.tsv", "*.json")
+KINDS += ("*.log", "*.out", "*.txt", "*.md", "*")
+
+
+class UnknownLogError(ValueError):
+    """A log in which nothing is recognised."""
+
+
+def read(path: str | Path, aliases: Mapping[str, str] | None = None) -> Figures:
+    """Read a run's folder (its log, rotated or not; stages; config.yaml; check.json; traces), or one file.
+
+    aliases: names of the log -> canonical names, in addition to the table. FileNotFoundError if there is no such file
+    or folder, UnknownLogError if nothing in it is recognised.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"no such run or log: {path}")
+    is_run_log = path.is_file() and path.name == LOG_NAME  # its rotated parts and config.yaml are beside it
+    out = _log_folder(path.parent) if is_run_log else _folder(path) if path.is_dir() else _file(path)
+    for part in out.all_stages.values():
+        rename(part, aliases)
+    known = any(canonical(name) and not name.startswith(("w/", "epoch", "run/")) for name in out.metrics)
+    known = known or out.traces or out.measured or out.stages
+    if not (known or any(name.startswith("const/") for name in out.constants)):
+        names = f"; its names are {', '.join(out.unknown[:8])}: map them with --alias theirs=ours" * bool(out.unknown)
+        raise UnknownLogError(
+            f"{path}: no metric found that is recognised{names}. Formats: JSON lines, CSV, TensorBoard, "
+            f"trainer_state.json, MLflow, and printed lines such as 'step 100 loss_flow: 0.5' or "
+            f"'step0: |x|=0.7889, |v|=0.4671, dt=0.0804'"
+        )
+    for part in out.all_stages.values():
+        part.facts |= {name: part.texts[f"run/{name}"] for name in FACTS if f"run/{name}" in part.texts}
+    out.source = str(path)
+    return out
+
+
+def rename(figures: Figures, aliases: Mapping[str, str] | None = None) -> None:
+    """Give the metrics their canonical names; of several that have the same one, the longest series counts."""
+    metrics: dict[str, Series] = {}
+    for name, series in sorted(figures.metrics.items(), key=lambda item: -len(item[1].finite)):
+        ours = canonical(name, aliases)
+        if ours == "" or ours in metrics:
+            continue
+        if ours is None:
+            figures.unknown.append(name)
+        elif ours != name:
+            figures.names[name] = ours
+        metrics[ours or name] = series
+    for name in [n for n in metrics if n.endswith("/var") and n.startswith("stat/")]:
+        std = metrics[name]
+        metrics.setdefault(f"{name[:-3]}std", Series(std.steps, abs(std.values) ** 0.5))
+    figures.metrics = {name: metrics[name] for name in sorted(metrics)}
+    constants = {
+        n if n.startswith("const/") else f"const/{n.rpartition('/')[2]}": x for n, x in figures.constants.items()
+    }
+    figures.constants = {**figures.constants, **constants}
+    figures.unknown.sort()
+    if figures.names:
+        names = ", ".join(f"{theirs} = {ours}" for theirs, ours in figures.names.items())
+        figures.remarks.append(Said("remark/names", names=names))
+    if figures.unknown:
+        figures.remarks.append(Said("remark/unknown", names=figures.unknown))
+
+
+def _folder(path: Path) -> Figures:
+    found = {name: path / name for name in STAGES if _logs(path / name)}
+    if not found:
+        if files := _downloads(path):
+            return _merged([_file(p) for p in files], files)
+        if not _logs(path) and (file := _foreign_log(path)) is not None:
+            return tables.event_folders(path) if file == path else tables.mlflow(file) if file.is_dir() else _file(file)
+        return _log_folder(path)
+    stages = {name: _log_folder(place) for name, place in found.items()}
+    main = next(iter(stages))
+    out = stages.pop(main)
+    if stages:
+        out.stages = stages
+        out.remarks.insert(0, Said("remark/stages", stages=list(found), stage=main))
+    out.measured |= _measured(path, out)
+    return out
+
+
+def _foreign_log(path: Path) -> Path | None:
+    """Return the log that another trainer left somewhere in a folder: the newest of the first kind that is there."""
+    folders = [p for p in [path, *path.rglob("metrics")] if p.name == "metrics" and p.is_dir()]
+    if mlflow := next((p for p in folders if any(p.iterdir())), None):
+        return mlflow
+    for kind in KINDS:
+        files = (p for p in path.rglob(kind) if p.is_file() and p.stem not in ("check", "report"))
+        if found := sorted(files, key=lambda p: p.stat().st_mtime):
+            return found[-1] if "tfevents" not in kind or len(found) == 1 else path
+    return None
+
+
+def _downloads(path: Path) -> list[Path]:
+    """Return the files of a folder that have one metric each, as downloaded from TensorBoard or a chart."""
+    files = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in (".csv", ".json") and p.is_file()]
+    heads = {p: p.read_bytes()[:200] for p in files if p.stat().st_size < 1 << 24}
+    single = [p for p, head in heads.items() if head.lower().startswith(b"wall time,step,value") or head[:2] == b"[["]
+    return single if len(single) > 1 else []
+
+
+def _logs(path: Path) -> list[Path]:
+    """Return the parts of a folder's log, oldest first (log.jsonl.1, log.jsonl); else its event files, or CSV files."""
+    rotated = [p for p in path.glob(f"{LOG_NAME}.*") if p.suffix[1:].isdigit()]
+    logs = sorted(rotated, key=lambda p: -int(p.suffix[1:])) + [p for p in [path / LOG_NAME] if p.is_file()]
+    others = (sorted(path.glob("events.out.tfevents.*")), sorted(path.glob("*.jsonl")), sorted(path.glob("*.csv")))
+    return logs or next((files for files in others if files), [])
+
+
+def _log_folder(path: Path) -> Figures:
+    """Read a folder with a log; that of a stage belongs to the run above it."""
+    files = _logs(path)
+    out = _merged([_file(p) for p in files], files) if files else Figures()
+    if len(files) > 1 and files[-1].name == LOG_NAME:
+        out.remarks.insert(0, Said("remark/rotated", files=[p.name for p in files]))
+    out.stage = path.name if path.name in STAGES else ""
+    run = path.parent if out.stage else path
+    if (run / "config.yaml").is_file():
+        import yaml
+
+        try:
+            out.config = dict(yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")))
+            out.facts = facts_of(run, out.config)
+        except (yaml.YAMLError, TypeError, ValueError) as error:
+            out.remarks.append(Said("remark/skipped", file="config.yaml", why=" ".join(str(error).split())))
+    for p in sorted(path.glob("trace*")):
+        if p not in files and p.suffix in (".jsonl", ".csv", ".txt"):
+            out.traces += _file(p).traces
+    out.measured |= _measured(path, out)
+    return out
+
+
+def _measured(path: Path, figures: Figures) -> dict[str, dict]:
+    """Return what ``fmpipe check`` measured and wrote into a run's folder, or into its folder ``check``."""
+    for place in (path / "check.json", path / "check" / "check.json"):
+        if place.is_file():
+            try:
+                measured = dict(_floats(json.loads(place.read_text(encoding="utf-8"))["measured"]))
+                return {name: x for name, x in measured.items() if "not_measured" not in x}
+            except (TypeError, ValueError, KeyError) as error:
+                figures.remarks.append(Said("remark/skipped", file=place.name, why=str(error) or type(error).__name__))
+    return {}
+
+
+def _floats(value: object) -> object:
+    """Return numbers for the words that JSON writes in the place of what is not finite."""
+    if isinstance(value, dict):
+        return {name: _floats(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_floats(part) for part in value]
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
+
+
+def _file(path: Path) -> Figures:
+    if "tfevents" in path.name:
+        return tables.events(path)
+    if path.suffix.lower() in (".csv", ".tsv"):
+        return tables.csv(path)
+    with path.open("rb") as file:
+        head = file.read(1 << 16)
+    lines = [line for line in head.split(b"\n") if line.strip()]
+    jsonish = sum(line.lstrip().startswith((b'{"', b"{'")) or line.strip() == b"{}" for line in lines)
+    if b"\0" in head[:1024]:
+        raise UnknownLogError(f"{path} is not a text file")
+    if path.suffix.lower() != ".jsonl" and head.lstrip()[:1] in (b"{", b"[") and (len(lines) == 1 or jsonish < 2):
+        try:
+            return tables.json_document(path)
+        except ValueError:
+            if path.suffix.lower() == ".json":
+                raise
+    if (
+        path.suffix == ".jsonl"
+        or ".jsonl." in path.name
+        or (jsonish * 2 > len(lines) and lines[0].lstrip()[:2] == b'{"')
+    ):
+        return tables.json_lines(path)
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if text.startswith("---\n") or path.suffix.lower() in (".yaml", ".yml"):
+        found = tables.yaml_stream(text, path.name)
+        if found is not None:
+            return found
+    return read_text(text, path.name)
+
+
+def _merged(parts: list[Figures], files: list[Path]) -> Figures:
+    """Join the parts of one log, oldest first."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = Gathered()
+    for part in parts:
+        joined.lines += part.lines
+        joined.texts |= part.texts
+        joined.constants = part.constants | joined.constants
+        for name, x in part.metrics.items():
+            joined.add(name, x.steps, x.values)
+    out = joined.figures(files[-1].name)
+    out.traces = [trace for part in parts for trace in part.traces]
+    out.seconds = sum(part.seconds or 0.0 for part in parts) or None
+    out.remarks = [r for part in parts for r in part.remarks] + out.remarks
+    return out

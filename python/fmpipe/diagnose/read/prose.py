@@ -1,58 +1,93 @@
-"""Figures that a report states in words, English or Chinese: ranges, means, first and last losses, constants."""
+"""Figures that a text states in words, English or Chinese: ranges, means, norms, first and last losses, constants."""
 
 import re
-from collections.abc import Callable
 
-from fmpipe.diagnose.read.lines import NUMBER
+from fmpipe.diagnose.figures import Series
 from fmpipe.diagnose.read.names import canonical
 
-_N = rf"({NUMBER})"
-_PAIR = rf"\[\s*{_N}\s*,\s*{_N}\s*\]"
-_NAME = r"`?([A-Za-z_][\w]*)`?"
-_KINDS = {
-    "range": r"(?:范围|range)", "mean": r"(?:均值|mean|average)", "std": r"(?:标准差|std(?:dev)?|standard deviation)",
-}  # fmt: skip
-_STATED = {kind: re.compile(rf"{_NAME}\s*{word}\s*[:：=]?\s*{_PAIR}", re.IGNORECASE) for kind, word in _KINDS.items()}
-_CHANGE = re.compile(
-    rf"{_NAME}\s*(?:{_KINDS['std']})\s*[:：]?\s*(?:从|from)\s*{_N}\s*(?:增加到|增长到|升至|降至|下降到|到|to)\s*{_N}",
-    re.IGNORECASE,
+NUMBER = r"[-+]?(?:\d[\d,]*\d\.\d+|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)\b|None|null"
+N = rf"({NUMBER})"
+TENSOR = (
+    r"x_?0|x_?1|z_?0|z_?1|x_?t|t|timesteps?|noise|eps|pixels?|images?|imgs?|inputs?|latents?|predicted_x_?0|pred"
+    r"|model_pred|v_pred|x_?0_target|target|z_text|z_img|model_output|output"
 )
-_LOSS = {
-    "range": re.compile(rf"(?:损失|loss)\s*(?:的)?(?:范围|range)\s*[:：=]?\s*{_PAIR}", re.IGNORECASE),
-    "first10": re.compile(rf"(?:初始损失|initial loss|first 10)[^:：\n]*[:：=]\s*{_N}", re.IGNORECASE),
-    "last10": re.compile(rf"(?:最终损失|final loss|last 10)[^:：\n]*[:：=]\s*{_N}", re.IGNORECASE),
-}
-_CONSTANTS = ("betas", "alphas_cumprod", "sqrt_alphas_cumprod", "sqrt_one_minus_alphas_cumprod")
+NAMES = (  # of tensors, as arguments of cos(...) and mse(...)
+    r"v_?pred|v_?tgt|v_?target|pred|tgt|target|[uvp]\*?|u_\w+|v_\w+|[xz]_?1\s*-\s*[xz]_?0|z_?end|z_?N|x_?end|zN"
+    r"|[xz]_?[01t]|noise|eps|score|[xz]1_?hat|z_?hat"
+)
+RANGE = re.compile(rf"(?<![\w/.])({TENSOR})\b[`'\"]?\s*(?:∈|in|range|范围)?\s*[:=：]?\s*\[\s*{N}\s*,\s*{N}\s*\]", re.I)
+_NORM = re.compile(
+    rf"(?:E\s*\[?\s*)?(?:\|\||[‖∥])\s*(x_?[01t]|z_?[01t]|v\*?|v_tgt)\s*(?:\|\||[‖∥])\]?[₂2]?\s*(?:≈|=|:|约|为|is|about)+\s*{N}"
+    rf"(?:\s*(?:~|–|—|-|to|至)\s*{N})?", re.I
+)  # fmt: skip
+_CONSTANT = "betas|alphas_cumprod|sqrt_alphas_cumprod|sqrt_one_minus_alphas_cumprod"
+_ELEMENT = re.compile(rf"\b({_CONSTANT})\s*\[\s*(-?\d+)\s*\]\s*[=:]\s*{N}")
 _ENDS = re.compile(
-    rf"`?({'|'.join(_CONSTANTS)})`?\s*[:：]?\s*(?:范围|range)?\s*[:：]?\s*"
-    rf"(?:{_PAIR}|(?:min|first)\s*[:=]\s*{_N}\s*,?\s*(?:max|last)\s*[:=]\s*{_N})",
+    rf"`?\b({_CONSTANT})\b`?\s*[:：=]?\s*(?:范围|range)?\s*[:：]?\s*"
+    rf"(?:\[\s*{N}(?:\s*,\s*(?:{NUMBER}))*?\s*(?:,|\.\.\.|…|to)+\s*{N}\s*\]"
+    rf"|(?:min|first|start|from)\s*[:=]?\s*{N}\s*,?\s*(?:max|last|end|to)\s*[:=]?\s*{N}"
+    rf"|{N}\s*(?:\.\.\.?|…|→|->|to)\s*{N})",
     re.IGNORECASE,
 )
+_FIRST_LAST = re.compile(
+    rf"`?\b({_CONSTANT})\b`?\s*(?:\(?(?:前|后|first|last)\s*\d*\s*个?\)?)\s*[:：=]?\s*\[\s*{N}[^\]]*?{N}?\s*\]", re.I
+)
+_BRACKETS = rf"\s*(?:in|within|:|：|=)?\s*\[\s*{N}\s*,\s*{N}\s*\]"
+_STATED = {
+    "mean": re.compile(rf"`?\b({TENSOR})\b`?\s*(?:的)?(?:均值|mean|average)s?{_BRACKETS}", re.I),
+    "std": re.compile(rf"`?\b({TENSOR})\b`?\s*(?:的)?(?:标准差|stds?|standard deviation){_BRACKETS}", re.I),
+}
+_CHANGE = re.compile(
+    rf"`?\b({TENSOR})\b`?\s*(?:的)?(?:标准差|std(?:dev)?|standard deviation)\s*[:：]?\s*(?:rises|grows|goes|falls)?\s*"
+    rf"(?:从|from)\s*{N}\s*(?:增加到|增长到|升至|降至|下降到|到|to)\s*{N}", re.I
+)  # fmt: skip
+_LOSS = {
+    "range": re.compile(rf"(?:损失|loss(?:es)?)\s*(?:的)?\s*(?:范围|range)\s*[:：=]?\s*\[\s*{N}\s*,\s*{N}\s*\]", re.I),
+    "first10": re.compile(
+        rf"(?:初始损失|initial loss|first (?:10|ten)(?: loss\w*)?|loss at the (?:start|beginning))[^:：=\d\n]*"
+        rf"(?:[（(][^）)]*[）)])?\s*(?:[:：=]|was|is|of|at)\s*{N}", re.I),
+    "last10": re.compile(
+        rf"(?:最终损失|final loss|last (?:10|ten)(?: loss\w*)?|loss at the end)[^:：=\d\n]*(?:[（(][^）)]*[）)])?\s*"
+        rf"(?:[:：=]|was|is|of|at)\s*{N}", re.I),
+    "above": re.compile(rf"(?:损失|loss\w*)\s*[（(]?\s*(?:>|above|超过|大于)\s*{N}\s*[）)]?\D{{0,12}}?(\d+)", re.I),
+}  # fmt: skip
 
 
-def statements(text: str, series: Callable) -> tuple[dict[str, object], dict[str, list[float]]]:
-    """Return the series and the constants that a text states; series(values, **stated) makes one of values."""
-    found: dict[str, object] = {}
+def statements(text: str) -> tuple[dict[str, Series], dict[str, list[float]]]:
+    """Return the series and the constants that a text states in words."""
+    found: dict[str, Series] = {}
+    for name, low, high in RANGE.findall(text):
+        if (stat := canonical(f"{name}_mean")) and stat.startswith("stat/"):
+            stem = stat.rpartition("/")[0]
+            found[f"{stem}/min"], found[f"{stem}/max"] = Series.of([float(low)]), Series.of([float(high)])
     for kind, pattern in _STATED.items():
         for name, low, high in pattern.findall(text):
-            low, high, stat = float(low), float(high), canonical(f"{name}_mean")
-            if not stat or not stat.startswith("stat/"):
-                continue
-            stem = stat.rpartition("/")[0]
-            if kind == "range":
-                found[f"{stem}/min"], found[f"{stem}/max"] = series([low]), series([high])
-            else:
-                found[f"{stem}/{kind}"] = series([low, high], median=(low + high) / 2, mean=(low + high) / 2)
+            if (stat := canonical(f"{name}_{kind}")) and stat.startswith("stat/"):
+                middle = (float(low) + float(high)) / 2
+                found[stat] = Series.of([float(low), float(high)], median=middle, mean=middle)
     for name, first, last in _CHANGE.findall(text):
         if (stat := canonical(f"{name}_std")) and stat.startswith("stat/"):
-            found[stat] = series([float(first), float(last)])
+            found[stat] = Series.of([float(first), float(last)])
+    for name, low, high in _NORM.findall(text):
+        key = canonical(f"|{re.sub('(?<=[xz])_(?=[01])', '', name)}|")
+        if key:
+            found[key] = Series.of([float(low)] if not high else [(float(low) + float(high)) / 2])
     loss = {name: pattern.findall(text) for name, pattern in _LOSS.items()}
     if loss["first10"] and loss["last10"]:
         first, last = float(loss["first10"][0]), float(loss["last10"][0])
         low, high = map(float, loss["range"][0]) if loss["range"] else (min(first, last), max(first, last))
-        found["loss/total"] = series([first, last], first10=first, last10=last, min=low, max=high)
-    constants = {}
+        stated = {"first10": first, "last10": last, "min": low, "max": high}
+        if loss["above"]:
+            stated |= {"level": float(loss["above"][0][0]), "above": float(loss["above"][0][1])}
+        found["loss/total"] = Series.of([first, last], **stated)
+    elements: dict[str, dict[int, float]] = {}
+    for name, index, x in _ELEMENT.findall(text):
+        index = int(index)
+        elements.setdefault(f"const/{name}", {})[index if index >= 0 else 10**6 + index] = float(x)
+    constants = {k: [by[i] for i in sorted(by)] for k, by in elements.items() if len(by) > 1 and max(by) >= 900}
+    ends: dict[str, list[float]] = {}
+    for name, *numbers in _FIRST_LAST.findall(text):
+        ends.setdefault(f"const/{name}", []).extend(float(x) for x in numbers if x)
     for name, *numbers in _ENDS.findall(text):
-        ends = [float(x) for x in numbers if x]
-        constants.setdefault(f"const/{name}", ends)
-    return found, constants
+        ends.setdefault(f"const/{name}", [float(x) for x in numbers if x])
+    return found, {k: x for k, x in ends.items() if len(x) > 1} | constants

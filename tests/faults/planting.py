@@ -12,16 +12,20 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
+from faults.world import World, healthy, trained
 from fmkernels.flow import Sample, Trace, sample, uniform
 from fmpipe.diagnose import checks
-from fmpipe.diagnose.examine import examine, history_of
-from fmpipe.diagnose.faults.world import World, healthy, trained
-from fmpipe.diagnose.log import read_log
-from fmpipe.diagnose.verdict import Verdict
+from fmpipe.diagnose.engine import judge
+from fmpipe.diagnose.examine import examine
+from fmpipe.diagnose.figures import Figures
+from fmpipe.diagnose.read import read
+from fmpipe.diagnose.rule import Finding
+from fmpipe.diagnose.thresholds import limits
 from fmpipe.pipeline import FlowPipeline
 from fmpipe.train import objective as training
 from fmpipe.train import settings
 from fmpipe.train.batches import drawn
+from fmpipe.train.config import Losses
 
 TRACED = 100  # steps of the sampling trace that is left in the folder
 _noting = partial(Trace, nonfinite="continue")
@@ -31,7 +35,7 @@ _noting = partial(Trace, nonfinite="continue")
 class Evidence:
     """What a run leaves to be examined.
 
-    folder: of the run, for ``fmpipe.diagnose.report.read``. pair, reparameterize: training's own. z1: latents as
+    folder: of the run, for :func:`fmpipe.diagnose.read.read`. pair, reparameterize: training's own. z1: latents as
     training takes them. velocity: what sampling integrates, if it is not the network's. loop: sampling's,
     ``loop(velocity, z0, steps) -> (x, trace)``.
     """
@@ -48,7 +52,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Fault:
-    """name, and in a sentence what it does. own: the checks, or letters of hypotheses, that are to rank first.
+    """name, and in a sentence what it does. own: the rules, one of which must rank first.
 
     settings: overrides of the healthy run's. training: ``training(world)``, a context in which the run is trained.
     sampling: ``sampling(evidence)`` changes what the run left.
@@ -107,34 +111,49 @@ def _healthy(seed: int) -> tuple[nn.Module, TemporaryDirectory]:
 
 
 @torch.no_grad()
-def verdicts(evidence: Evidence) -> list[Verdict]:
-    """Every check that the evidence allows; :func:`examine`, and those that ask for parts of a loop on those parts.
+def figures_of(evidence: Evidence) -> Figures:
+    """Return the figures of the evidence: its log and sampling trace, and what :func:`examine` measures.
 
-    A sampling trace is left in the run's folder on the way.
+    Checks of parts of a loop are measured on the parts of the evidence instead of on those of the pipeline. The
+    sampling trace is written to the folder of the run first.
     """
     e, world = evidence, evidence.world
-    seed, history = world.config.seed, history_of(read_log(world.run))
-    found = examine(e.pipe, world.images, world.captions, history, prompts=world.captions[::3], seed=seed).verdicts
-    moments = world.autoencoder.encode_moments(world.images)
+    seed, vae = world.config.seed, world.autoencoder
     mu, logvar = e.pipe.encode(world.captions)
     draw = drawn(seed, 8)
     eps, t = torch.randn(mu.shape, generator=draw), torch.rand(len(mu), generator=draw)
     z0 = e.reparameterize(mu, logvar, eps=eps)[0]
     e.loop(e.velocity or e.pipe.velocity, z0, TRACED).trace.to_jsonl(world.run / "trace.jsonl")
-    own = [
-        checks.latent_is_sample(e.z1, moments, world.autoencoder.config.scaling_factor),
-        checks.gradient_path(
+    prompts = world.captions[::3]
+    figures = examine(e.pipe, world.images, world.captions, read(e.folder), prompts=prompts, seed=seed).figures
+    figures.measured |= {
+        "latent_is_sample": checks.latent_is_sample.measure(
+            e.z1, vae.encode_moments(world.images), vae.config.scaling_factor, limit=limits()
+        ),
+        "gradient_path": checks.gradient_path.measure(
             lambda x0, x1: e.pair(t, x0, x1)[1], e.z1, z0, eps=eps, logvar=logvar,
             kl=lambda eps: e.reparameterize(mu, logvar, eps=eps)[1].sum(),
         ),
-        checks.teacher_euler(z0, e.z1, integrate=lambda v, x, n: e.loop(v, x, n).x),
-    ]  # fmt: skip
+        "teacher_euler": checks.teacher_euler.measure(z0, e.z1, integrate=lambda v, x, n: e.loop(v, x, n).x),
+    }  # fmt: skip
     if e.velocity:
-        own += [checks.endpoint(e.velocity, z0, e.z1), checks.shooting(e.velocity, z0, e.z1)]
-    if "ent/teacher" in history:
-        losses = world.config.flow.losses
-        share = sum(history["grad/dino"]) / sum(history["grad/total"])
-        entropies = history["ent/teacher"], history["ent/student"]
-        own.append(checks.dino(*entropies, losses.dino_classes, share, losses.temperatures))
-    mine = {verdict.name: verdict for verdict in own}
-    return [mine.get(verdict.name, verdict) for verdict in found]
+        ends = (e.velocity, z0, e.z1)
+        figures.measured |= {"endpoint": checks.endpoint.measure(*ends), "shooting": checks.shooting.measure(*ends)}
+    if "ent/teacher" in figures.metrics:
+        figures.measured["dino"] = _dino(figures, world.config.flow.losses)
+    return figures
+
+
+def _dino(figures: Figures, losses: Losses) -> dict[str, object]:
+    """Return what the check of DINO measures; its series are those of the log."""
+    teacher, student, own, total = (
+        figures.metrics[name].values for name in ("ent/teacher", "ent/student", "grad/dino", "grad/total")
+    )
+    share = float(own.sum() / total.sum())
+    numbers = checks.dino.measure(teacher, student, losses.dino_classes, share, losses.temperatures)
+    return {name: x for name, x in numbers.items() if name != "history"}
+
+
+def suspects(evidence: Evidence) -> list[Finding]:
+    """Return the findings that fail or warn, in the order of the engine: root causes first."""
+    return [finding for finding in judge(figures_of(evidence)) if finding.status in ("fail", "warn")]

@@ -1,11 +1,9 @@
-"""What a log holds, as plain numbers: series, sampling traces, constants, texts, verdicts, and what was odd in it."""
+"""Figures of a run: what ``fmpipe check`` measures and ``fmpipe report`` reads, and what the rules judge."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-
-from fmpipe.diagnose.verdict import Verdict
 
 
 @dataclass
@@ -25,6 +23,7 @@ class Series:
         if self.steps.shape != self.values.shape or self.values.ndim != 1:
             raise ValueError(f"Series: steps and values must be (N,), got {self.steps.shape} and {self.values.shape}")
         self._kept: dict[str, float] = {}  # a property is asked for several times, and N may be half a million
+        self._finite: np.ndarray | None = None
 
     @classmethod
     def of(cls, values: Sequence[float], steps: Sequence[float] | None = None, **stated: float) -> "Series":
@@ -42,8 +41,10 @@ class Series:
     @property
     def finite(self) -> np.ndarray:
         """The values that are numbers."""
-        good = np.isfinite(self.values)
-        return self.values if good.all() else self.values[good]
+        if self._finite is None:
+            good = np.isfinite(self.values)
+            self._finite = self.values if good.all() else self.values[good]
+        return self._finite
 
     @property
     def count(self) -> int:
@@ -102,6 +103,11 @@ class Series:
         return self._of("late", lambda x: np.median(x[-max(1, len(x) // 4) :]))
 
     @property
+    def half(self) -> float:
+        """Median of the last half: what held for a long time."""
+        return self._of("half", lambda x: np.median(x[len(x) // 2 :]))
+
+    @property
     def last(self) -> float:
         return self._of("last", lambda x: x[-1])
 
@@ -128,48 +134,66 @@ class SamplingTrace:
 
 
 @dataclass
-class RunStats:
-    """A run, read. Every field may be left out; hypotheses say what they lack.
+class Figures:
+    """Everything that is known about a run. Every field may be empty: a rule without its figures is not evaluated.
 
-    metrics: by the log's names. texts: strings of the log, the last of each (``stat/x_0/dtype``). constants: its lists.
-    lines, losses, seconds: of the log itself. stage: ``flow``, ``vae``, ``diffusion``; stages: the run's others.
-    facts: what must be the same for two runs to be compared. remarks: what was odd about the log.
+    Args:
+        metrics: series by canonical name.
+        traces: sampling runs.
+        measured: rule -> the numbers that its check measured.
+        texts: strings of the log, the last of each (``stat/x_0/dtype``).
+        constants: lists of numbers in the log (``const/betas``).
+        lines, seconds: length of the log.
+        config: settings of the run, nested.
+        facts: what two runs must have in common to be compared.
+        stage, stages: name of this stage (``flow``, ``vae``, ``diffusion``), and the other stages of the run.
+        names, unknown: names of the log -> canonical names, and the names that were not recognised.
+        remarks: sentences about the log itself.
     """
 
     metrics: dict[str, Series] = field(default_factory=dict)
     traces: list[SamplingTrace] = field(default_factory=list)
+    measured: dict[str, dict] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     constants: dict[str, list[float]] = field(default_factory=dict)
-    verdicts: list[Verdict] = field(default_factory=list)
     lines: int = 0
-    losses: int = 0
     seconds: float | None = None
-    remarks: list[str] = field(default_factory=list)
     config: dict = field(default_factory=dict)
     facts: dict[str, object] = field(default_factory=dict)
     source: str = ""
     stage: str = ""
-    stages: dict[str, "RunStats"] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)  # of the log -> canonical, where they differ
-    unknown: list[str] = field(default_factory=list)  # metrics of the log whose names are not known
+    stages: dict[str, "Figures"] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, history: Mapping[str, Sequence[float]]) -> "Figures":
+        """Return the figures of a history, name -> values over time."""
+        return cls({name: Series.of([float(x) for x in values]) for name, values in history.items()})
+
+    @property
+    def all_stages(self) -> dict[str, "Figures"]:
+        """Return the stages of the run by name, the main one first."""
+        return {self.stage: self, **self.stages}
+
+    @property
+    def losses(self) -> int:
+        """Return the number of logged losses."""
+        return max((x.count for n, x in self.metrics.items() if n.startswith("loss")), default=0)
 
     def first_of(self, *names: str) -> Series | None:
-        """The first of these that the log has, and that has a finite value."""
+        """Return the first of these series that exists and has a finite value."""
         found = (self.metrics.get(name) for name in names)
         return next((x for x in found if x is not None and not np.isnan(x.late)), None)
 
     def late(self, *names: str) -> float | None:
-        """Where the first of these that the log has has come to."""
+        """Return the late value of the first of these series that exists."""
         found = self.first_of(*names)
         return None if found is None else found.late
 
-    def verdict(self, name: str) -> Verdict | None:
-        """The last of a check's verdicts, unless it was skipped."""
-        found = [v for v in self.verdicts if v.name == name and v.status != "skipped"]
-        return found[-1] if found else None
-
     def setting(self, path: str, default: object = None) -> object:
-        """Of the config, ``flow/losses/t``."""
+        """Return a setting of the config by its path, ``flow/losses/t``."""
         node: object = self.config
         for part in path.split("/"):
             if not isinstance(node, Mapping) or part not in node:

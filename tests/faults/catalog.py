@@ -9,15 +9,15 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from faults.planting import Evidence, Fault
+from faults.world import World
 from fmkernels import Dt_psi, psi, reparameterize
 from fmkernels.flow import Sample, Schedule, Trace, sample, uniform
-from fmpipe.diagnose.checks.flow import derangement
-from fmpipe.diagnose.faults.planting import Evidence, Fault
-from fmpipe.diagnose.faults.world import World
+from fmpipe.diagnose.checks.field import derangement
 from fmpipe.train import batches, losses, objective
 from fmpipe.train.loop import Trainer
 
-GAIN = 0.29  # the diary's
+GAIN = 0.29  # as measured in the debugging notes
 NAN_AT = 60  # a step that is logged
 
 
@@ -184,16 +184,28 @@ FAULTS = (
     Fault(
         "no clamp",
         "logvar is not clamped, and begins at 7",
-        ("I",),
+        ("kl",),
         training=begins_with(7.0, reparameterize=partial(reparameterize, clamp=(-30.0, 20.0))),
     ),
-    Fault("collapsed posterior", "logvar begins at -8", ("I",), training=begins_with(-8.0)),
-    Fault("bf16 state", "the sampling loop keeps x in bf16", ("teacher_euler", "J"), sampling=with_loop(bf16_loop)),
+    Fault("collapsed posterior", "logvar begins at -8", ("kl",), training=begins_with(-8.0)),
+    Fault(
+        "bf16 state",
+        "the sampling loop keeps x in bf16",
+        ("teacher_euler", "sampler_state"),
+        sampling=with_loop(bf16_loop),
+    ),
     Fault("ignored text", "every token is masked out", ("text_path",), training=blind),
     Fault("velocity × 0.29", "sampling gets 0.29 of the network's velocity", ("one_step",), sampling=slow),
-    Fault("exploding LR", "a learning rate that grows to 3", ("G",), ("flow.optim.lr=3", "flow.optim.warmup=1")),
-    Fault("NaN at a step", f"the loss is NaN at step {NAN_AT}, and training goes on", ("E",), training=nan_loss),
-    Fault("skewed t", "t is drawn as u⁴", ("B",), training=replaced(batches, "sample_t", early)),
+    Fault(
+        "exploding LR", "a learning rate that grows to 3", ("gradients",), ("flow.optim.lr=3", "flow.optim.warmup=1")
+    ),
+    Fault(
+        "NaN at a step",
+        f"the loss is NaN at step {NAN_AT}, and training goes on",
+        ("loss_numerics",),
+        training=nan_loss,
+    ),
+    Fault("skewed t", "t is drawn as u⁴", ("time_sampling",), training=replaced(batches, "sample_t", early)),
     Fault(
         "saturated teacher",
         "DINO's teacher at a temperature of 0.001",
@@ -201,12 +213,17 @@ FAULTS = (
         ("flow.losses.contrastive=0.2", "flow.losses.dino=1.4", "flow.losses.temperatures=[0.001, 0.1]"),
     ),
     Fault("wrong α′ in inference", "sampling divides the velocity by 1 - t", ("endpoint",), sampling=wrong_slope),
-    Fault("schedule off by one", "N + 1 steps of 1 / N", ("teacher_euler", "L"), sampling=with_loop(one_step_more)),
+    Fault(
+        "schedule off by one",
+        "N + 1 steps of 1 / N",
+        ("teacher_euler", "step_sizes"),
+        sampling=with_loop(one_step_more),
+    ),
     Fault("drowned loss", "the KL's weight is 1000", ("gradient_shares",), ("flow.losses.kl=1000", *CONSTANT, *JOINT)),
     Fault(
         "wrong betas",
         "a diffusion whose betas end at 0.2",
-        ("F",),
+        ("schedule_constants",),
         ("stages=[diffusion]",),
         replaced(losses, "Diffusion", partial(losses.Diffusion, beta_end=0.2)),
     ),
@@ -214,12 +231,12 @@ FAULTS = (
     Fault(
         "sigma collapse",
         "no KL, and the flow loss sharpens z0: a leak",
-        ("leak", "M"),
+        ("leak",),
         (
             *NO_KL,
             "flow.head={hidden: 64, mu_rms: 1.2}",
             "flow.optim.scales={text_head: 0.03, text_head.layers.4.bias: 5}",
         ),
     ),
-    Fault("runaway mu", "no KL, and the flow loss drives mu away", ("I",), (*NO_KL, *JOINT)),
+    Fault("runaway mu", "no KL, and the flow loss drives mu away", ("kl",), (*NO_KL, *JOINT)),
 )

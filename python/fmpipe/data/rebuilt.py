@@ -1,0 +1,15 @@
+"""Sources that need no data of the user: drawn shapes, and the emoji of a free font."""
+
+from fmpipe.data.shapes import Shapes
+from fmpipe.data.source import Source
+
+REBUILT = ("shapes", "emoji")
+
+
+def rebuilt(source: str, size: int, *, count: int = 2048, seed: int = 0, font: str | None = None) -> Source:
+    """Return a source of :data:`REBUILT`. FileNotFoundError, with the command, if the emoji font is missing."""
+    if source == "shapes":
+        return Shapes(count, size, seed)
+    from fmpipe.data.emoji import FONT, Emoji
+
+    return Emoji(size, font or FONT)

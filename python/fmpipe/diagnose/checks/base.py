@@ -1,0 +1,81 @@
+"""What the checks share: the decorator that makes a check of a measuring function, and the checks of arguments."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+
+import torch
+from torch import Tensor
+
+from fmkernels.ops import _check
+from fmpipe.diagnose.engine import judged
+from fmpipe.diagnose.figures import Figures
+from fmpipe.diagnose.rule import Finding
+from fmpipe.diagnose.texts import Said
+from fmpipe.diagnose.thresholds import Overrides, limits
+
+History = Mapping[str, Sequence[float]]
+Velocity = Callable[..., Tensor]
+
+
+def check(measure: Callable[..., dict]) -> Callable[..., Finding]:
+    """Turn ``measure(...) -> numbers`` into a check: it measures, and judges the numbers by the rule of its name.
+
+    The check takes ``overrides`` of thresholds in addition, and passes them on as ``limit`` if measure has it.
+    ``check.measure`` is the function itself. Of the numbers, ``history`` is a mapping of series to judge.
+    """
+    takes_limit = "limit" in inspect.signature(measure).parameters
+
+    @wraps(measure)
+    def run(*args, overrides: Overrides = None, **options) -> Finding:
+        options |= {"limit": limits(overrides)} if takes_limit else {}
+        numbers = measure(*args, **options)
+        figures = Figures.of(numbers.pop("history", {}))
+        return judged(measure.__name__, overrides, figures, **numbers)
+
+    run.measure = measure
+    return run
+
+
+def skip(key: str, **values: object) -> dict[str, object]:
+    """Return the numbers of a check that has nothing to measure."""
+    return {"not_measured": Said(key, **values)}
+
+
+def check_ends(op: str, x0: Tensor, x1: Tensor, least: int = 1, letter: str = "x") -> None:
+    """TypeError or ValueError, naming x0 or x1, unless both are (B, ...) of one shape with B of at least ``least``."""
+    _check.batched(op, f"{letter}0", x0)
+    _check.like(op, f"{letter}1", x1, f"{letter}0", x0)
+    if len(x0) < least:
+        raise ValueError(f"{op}: {letter}0 must have at least {least} samples, got {len(x0)}")
+
+
+def check_any(op: str, name: str, values: Sequence) -> None:
+    if not len(values):
+        raise ValueError(f"{op}: {name} must not be empty")
+
+
+def described(x: object) -> str:
+    return f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+
+
+def check_floating(op: str, name: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise TypeError(f"{op}: {name} must be a floating point tensor, got {described(x)}")
+    if not x.numel():
+        raise ValueError(f"{op}: {name} must not be empty, got {tuple(x.shape)}")
+
+
+def check_images(op: str, name: str, x: Tensor) -> None:
+    check_floating(op, name, x)
+    if x.dim() != 4:
+        raise ValueError(f"{op}: {name} must be (B, C, H, W), got {tuple(x.shape)}")
+
+
+def rms_of(x: Tensor) -> float:
+    return x.square().mean().sqrt().item()
+
+
+def times_of(x: Tensor, t: float) -> Tensor:
+    """Return (B,) of t, in the dtype that a state of x has."""
+    return x.new_full((len(x),), t, dtype=torch.promote_types(x.dtype, torch.float32))

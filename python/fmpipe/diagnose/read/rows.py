@@ -1,0 +1,280 @@
+"""Series from rows and tables: what is a number, a text, a list; which steps metrics share; counters that restart."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fmpipe.diagnose.figures import Figures, SamplingTrace, Series
+from fmpipe.diagnose.read.names import EPOCHS, STEPS
+from fmpipe.diagnose.texts import Said
+
+if TYPE_CHECKING:
+    import polars as pl
+
+WORDS = ("NaN", "Infinity", "-Infinity", "nan", "inf", "-inf")
+TIMES = ("time", "wall_time", "_timestamp", "timestamp", "_wall_time", "walltime")
+_TRACE = ("mean_abs_x", "mean_abs_v", "dt")  # of fmkernels.flow.Trace, and what stands beside them
+_BESIDE = ("sample", "t", "rms_dx", "nonfinite")
+_RESTART = 0.02  # of the steps so far: a counter that goes back to within this of its beginning has started again
+_RUN = 10  # rows that a counter must have run before
+STOPPED = re.compile(
+    r"\balarm|\babort|stopp(?:ed|ing)\b|terminat|halt(?:ed|ing)\b|giving up|watchdog|assertionerror|runtimeerror"
+    r"|^\s*\w*(?:error|exception)\b:|\bkilled\b|exiting run|紧急|停止|中止|终止",
+    re.IGNORECASE,
+)
+
+
+def whole(x: float | None) -> int | None:
+    """Return a step as an integer; None if it is not a number that can be one."""
+    return int(x) if x is not None and abs(x) < 1e15 else None
+
+
+LIMIT = re.compile(r"wall.?time|time limit|preempt|keyboardinterrupt|early stopp|已完成", re.IGNORECASE)
+
+
+class Row(NamedTuple):
+    """The metrics of one line. step: None if the line has none. rank: of the process, None if the line does not say."""
+
+    step: int | None
+    rank: int | None
+    values: dict[str, float | None]
+
+
+class Counter:
+    """Joins the parts of a step counter that starts again, end to end."""
+
+    def __init__(self):
+        self.first, self.top, self.count, self.offset, self.restarts, self.last = None, None, 0, 0, 0, None
+
+    def __call__(self, steps: np.ndarray) -> np.ndarray:
+        if not len(steps):
+            return steps
+        before = steps[0] if self.last is None else self.last
+        back = np.flatnonzero(np.diff(steps, prepend=before) < 0)
+        out, begin = steps.copy(), 0
+        for at in [*back.tolist(), len(steps)]:
+            part = steps[begin:at]
+            if len(part):
+                self.first = part[0] if self.first is None else self.first
+                self.top = max(part.max(), part.max() if self.top is None else self.top)
+                self.count += len(part)
+                out[begin:at] += self.offset
+            if at < len(steps):
+                reach = self.top - self.first
+                if self.count >= _RUN and reach > 0 and abs(steps[at] - self.first) <= _RESTART * reach:
+                    self.offset += int(self.top - steps[at]) + max(1, int(reach // self.count))
+                    self.restarts += 1
+                    self.count, self.top = 0, steps[at]
+            begin = at
+        self.last = steps[-1]
+        return out
+
+
+class Gathered:
+    """Parts of series; steps that the metrics of one line share are kept once."""
+
+    def __init__(self):
+        self.parts: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
+        self.texts: dict[str, str] = {}
+        self.constants: dict[str, list[float]] = {}
+        self.lines = self.words = self.nulls = 0
+        self.times: list[float] = []
+        self.counter = Counter()
+
+    def add(self, name: str, steps: np.ndarray, values: np.ndarray) -> None:
+        if len(values):
+            kept = self.parts.setdefault(name, ([], []))
+            kept[0].append(steps)
+            kept[1].append(values)
+
+    def figures(self, name: str) -> Figures:
+        """Return the series in the order of steps; where steps go back, the last value of a step counts."""
+        out, shared = Figures(lines=self.lines, texts=self.texts, constants=self.constants), {}
+        if self.parts.keys() >= set(_TRACE):
+            out.traces.append(self._trace(name))
+        for key, (steps, values) in self.parts.items():
+            ids = tuple(map(id, steps))
+            if ids not in shared:
+                shared[ids] = _ordered(np.concatenate(steps))
+            at, order = shared[ids][:2]
+            x = np.concatenate(values)
+            out.metrics[key] = Series(at, x if order is None else x[order])
+        out.seconds = max(self.times) - min(self.times) if self.times else None
+        back, twice = (max((s[k] for s in shared.values()), default=0) for k in (2, 3))
+        typed = sorted(self.texts.keys() & self.parts.keys())
+        missing, every = _missing(max((s[0] for s in shared.values()), key=len, default=np.arange(0)))
+        for key, wanted, values in (
+            ("remark/restarted", self.counter.restarts, {"file": name, "count": self.counter.restarts}),
+            ("remark/order", back, {"file": name, "count": back}),
+            ("remark/twice", twice, {"count": twice}),
+            ("remark/words", self.words, {"file": name, "count": self.words}),
+            ("remark/nulls", self.nulls, {"file": name, "count": self.nulls}),
+            ("remark/typed", typed, {"names": typed}),
+            ("remark/missing", missing, {"count": missing, "of": every}),
+            ("remark/mixed", len(shared) > 1, {"file": name, "count": len(shared)}),
+        ):
+            if wanted:
+                out.remarks.append(Said(key, **values))
+        for key, text in self.texts.items():
+            named = re.search(r"msg|message|event|reason|error|alarm|status|note|log|info|level|warn", key, re.I)
+            if named and STOPPED.search(text) and not LIMIT.search(text) and "stop/reason" not in self.texts:
+                self.texts["stop/reason"] = text[:300]
+                break
+        return out
+
+    def _trace(self, name: str) -> SamplingTrace:
+        """Return what Trace.to_jsonl and to_csv write, the mean over its samples."""
+        taken = {key: [np.concatenate(p) for p in self.parts.pop(key)] for key in _TRACE}
+        for key in _BESIDE:
+            self.parts.pop(key, None)
+        steps = np.unique(taken["dt"][0])
+        means = ([values[at == k].mean() for k in steps] for at, values in taken.values())
+        return SamplingTrace(*means, label=name, dtype=self.texts.pop("dtype", ""))
+
+
+def _ordered(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray | None, int, int]:
+    """Return sorted steps, the index that sorts them (None: as they are), how often they go back, how many fall out."""
+    back = int((np.diff(steps) < 0).sum())
+    if not back:
+        return steps, None, 0, 0
+    order = np.argsort(steps, kind="stable")
+    last = np.append(np.diff(steps[order]) != 0, True)
+    return steps[order[last]], order[last], back, int((~last).sum())
+
+
+def _missing(steps: np.ndarray) -> tuple[int, int]:
+    """Return how many steps a regular series lacks, and how many it would have."""
+    apart = np.diff(np.unique(steps)) if len(steps) > 20 else np.arange(0)
+    if not len(apart) or (apart == np.median(apart)).mean() < 0.9:
+        return 0, 0
+    every = int(np.round(apart / np.median(apart)).sum()) + 1
+    return every - len(apart) - 1, every
+
+
+def gathered(name: str, rows: Iterable[Row]) -> Figures:
+    """Return the series of rows: a row without a step belongs to the one before it; ranks are averaged."""
+    found: dict[str, tuple[list[int], list[float]]] = {}
+    kept, ranks, places, values, rows = Gathered(), set(), [], [], list(rows)
+    numbered = any(row.step is not None for row in rows)
+    if not numbered:  # count epochs, if that is what the rows have
+        epochs = [next((x for k, x in row.values.items() if k.lower() in EPOCHS), None) for row in rows]
+        counts = [x for x in epochs if x is not None and x == whole(x)]
+        if len(set(counts)) > max(3, len(rows) // 3) and len(counts) == sum(x is not None for x in epochs):
+            rows = [row._replace(step=whole(x)) for row, x in zip(rows, epochs, strict=True)]
+            numbered = True
+    step = 0
+    for number, (at, rank, row) in enumerate(rows):
+        step = at if at is not None else step if numbered else number
+        ranks.add(rank)
+        places.append(step)
+        values.append(row)
+        kept.nulls += sum(value is None for value in row.values())
+    kept.lines, places = len(values), np.array(places, dtype=np.int64)
+    places = kept.counter(places) if len(ranks) < 2 else places
+    for at, row in zip(places.tolist(), values, strict=True):
+        for key, value in row.items():
+            steps, series = found.setdefault(key, ([], []))
+            steps.append(at)
+            series.append(np.nan if value is None else value)
+    for key, (steps, series) in found.items():
+        at, x = np.array(steps, dtype=np.int64), np.array(series, dtype=np.float64)
+        if len(ranks) > 1:
+            at, inverse = np.unique(at, return_inverse=True)
+            x = np.bincount(inverse, x) / np.bincount(inverse)
+        kept.add(key, at, x)
+    out = kept.figures(name)
+    if len(ranks) > 1:
+        out.remarks.append(Said("remark/ranks", file=name, count=len(ranks)))
+    if found and not numbered:
+        out.remarks.append(Said("remark/no_steps", file=name))
+    return out
+
+
+def take(frame: "pl.DataFrame", kept: Gathered) -> bool:
+    """Add the columns of a frame to the series; return whether it had steps."""
+    import polars as pl
+
+    columns = [part for whole in frame for part in _flat(whole)]
+    named = standard_names([column.name for column in columns])
+    columns = [column.alias(named.get(column.name, column.name)) for column in columns]
+    counted = next((column for column in columns if column.name == "step"), None)
+    numbered = counted is not None
+    if numbered:
+        steps = counted.cast(pl.Float64, strict=False).fill_null(strategy="forward").fill_null(0)
+        steps = kept.counter(steps.to_numpy().astype(np.int64))
+    else:
+        steps = np.arange(kept.lines, kept.lines + len(frame))
+    kept.lines += len(frame)
+    shared: dict[bytes, np.ndarray] = {}
+    for column in columns:
+        numbers = _numbers(column, kept) if column.name != "step" else None
+        if numbers is None:
+            continue
+        mask = numbers.is_not_null().to_numpy()
+        values = numbers.drop_nulls().to_numpy()
+        if column.name in TIMES:
+            kept.times += [float(values.min()), float(values.max())] if len(values) else []
+            continue
+        kept.add(column.name, shared.setdefault(mask.tobytes(), steps[mask]), values)
+    return numbered
+
+
+def standard_names(names: list[str]) -> dict[str, str]:
+    """Return which of the names is that of the steps (``step``) and which that of the times (``time``), if other."""
+    plain = {name.strip().lower().replace(" ", "_"): name for name in reversed(names)}
+    last = {key.rpartition("/")[2]: name for key, name in reversed(plain.items())}  # progress/step
+    changes = {}
+    for new, known in (("step", (*STEPS, *EPOCHS)), ("time", TIMES)):
+        found = next((where[name] for where in (plain, last) for name in known if name in where), None)
+        if found is not None and found != new and new not in names:
+            changes[found] = new
+    return changes
+
+
+def _flat(column: "pl.Series") -> Iterator["pl.Series"]:
+    """Yield a column, or those of an object's fields: ``{"loss": {"flow": 1}}`` is loss/flow."""
+    import polars as pl
+
+    if not isinstance(column.dtype, pl.Struct):
+        yield column
+        return
+    names = set(column.struct.fields)
+    if names >= {"mean", "std"} and names & {"num", "count"}:
+        yield column.struct.field("mean").alias(column.name)  # of many samples, as EDM writes them
+        return
+    for field in column.struct.fields:
+        yield from _flat(column.struct.field(field).alias(f"{column.name}/{field}"))
+
+
+def _numbers(column: "pl.Series", kept: Gathered) -> "pl.Series | None":
+    """Return the numbers of a column, null where there is none; its texts and lists go to ``kept``. None if none."""
+    import polars as pl
+
+    if isinstance(column.dtype, pl.List):
+        _constant(kept, column.name, column.drop_nulls()[0])
+        return None
+    numbers = column.cast(pl.Float64, strict=False)
+    if column.dtype == pl.String:
+        words = column.filter(numbers.is_null() & column.is_not_null())
+        if len(words) and words[0].startswith("["):
+            try:
+                _constant(kept, column.name, json.loads(words[0]))
+            except ValueError:
+                kept.texts[column.name] = words[-1]
+        elif len(words):
+            alarms = words.filter(words.str.contains(f"(?i){STOPPED.pattern}"))
+            kept.texts[column.name] = alarms[-1] if len(alarms) else words[-1]
+        kept.words += int(column.is_in(WORDS).sum())
+    return numbers if numbers.count() else None
+
+
+def _constant(kept: Gathered, name: str, values: object) -> None:
+    """Keep the first list of a name, if it is of numbers."""
+    values = list(values) if hasattr(values, "__iter__") and not isinstance(values, (dict, str)) else []
+    if values and all(isinstance(x, (int, float)) for x in values):
+        kept.constants.setdefault(name, [float(x) for x in values])
+    elif values:
+        kept.texts.setdefault(name, ", ".join(map(str, values)))

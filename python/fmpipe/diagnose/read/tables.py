@@ -1,0 +1,341 @@
+"""Logs with a structure: JSON lines, JSON documents, CSV, TensorBoard event files, MLflow's metric files."""
+
+import io
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from fmpipe.diagnose.figures import Figures
+from fmpipe.diagnose.read.names import EPOCHS, STEPS
+from fmpipe.diagnose.read.probes import Probes
+from fmpipe.diagnose.read.rows import Gathered, Row, gathered, take, whole
+from fmpipe.diagnose.read.text import read_text
+from fmpipe.diagnose.texts import Said
+
+BLOCK = 16 << 20  # bytes parsed at a time: what a log needs of memory is this, some times over, and its numbers
+_BARE = re.compile(rb"([:\[,]\s*)(NaN|-?Infinity)(?=\s*[,\]}])")
+_LONG = {  # columns of a table with one metric per row
+    "name": ("metricname", "metric_name", "metric", "name", "tag", "key", "series", "variant", "quantity", "variable"),
+    "value": ("metricvalue", "metric_value", "value", "y", "val"),
+}
+_POINTS = (("x", "y"), ("steps", "values"), ("step", "value"), ("iterations", "values"), ("epochs", "values"))
+
+
+def json_lines(path: Path) -> Figures:
+    import polars as pl
+
+    kept, torn, last_torn, numbered = Gathered(), 0, False, True
+    for block, is_last in _blocks(path):
+        if b"NaN" in block or b"Infinity" in block:  # bare, as json.dumps writes them, they are not JSON
+            block = _BARE.sub(rb'\1"\2"', block)
+        kept.nulls += block.count(b": null") + block.count(b":null")
+        try:
+            frame = pl.scan_ndjson(io.BytesIO(block), infer_schema_length=None).collect()
+        except pl.exceptions.PolarsError:
+            block, bad, at_end = _whole_lines(block)
+            torn, last_torn = torn + bad, is_last and at_end
+            if not block:
+                continue
+            try:
+                frame = pl.scan_ndjson(io.BytesIO(block), infer_schema_length=None).collect()
+            except pl.exceptions.PolarsError:  # one name with values of several types
+                rows = (_numbers(json.loads(line)) for line in block.split(b"\n") if line.strip())
+                return gathered(path.name, [Row(_step_of(row), None, row) for row in rows])
+        numbered &= take(frame, kept)
+    out = kept.figures(path.name)
+    if torn:
+        said = Said("remark/torn_last") if last_torn else ""
+        out.remarks.append(Said("remark/torn", count=torn, file=path.name, last=said))
+    if not numbered:
+        out.remarks.append(Said("remark/no_steps", file=path.name))
+    return out
+
+
+def _blocks(path: Path) -> Iterator[tuple[bytes, bool]]:
+    """Yield whole lines, some megabytes at a time, and whether they are the last."""
+    with path.open("rb") as file:
+        rest = b""
+        while True:
+            data = file.read(BLOCK)
+            rest, is_last = rest + data, len(data) < BLOCK
+            cut = len(rest) if is_last else rest.rfind(b"\n") + 1
+            if rest[:cut].strip():
+                yield rest[:cut], is_last
+            if is_last:
+                return
+            rest = rest[cut:]
+
+
+def _whole_lines(block: bytes) -> tuple[bytes, int, bool]:
+    """Return the JSON objects of a block, how many other lines it had, and whether its last line was one of these."""
+    good, bad, at_end = [], 0, False
+    for line in block.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            at_end = not isinstance(json.loads(line), dict)
+        except ValueError:
+            at_end = True
+        bad += at_end
+        if not at_end:
+            good.append(line)
+    return b"\n".join(good), bad, at_end
+
+
+def json_document(path: Path) -> Figures:
+    """Read HF's ``trainer_state.json``, a list of objects, columns, or a tree of series (``x`` and ``y``)."""
+    try:
+        data = _documents(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if isinstance(data, dict) and "cells" in data and "nbformat" in data:  # a notebook
+        cells = (out for cell in data["cells"] for out in cell.get("outputs", ()))
+        return read_text("\n".join("".join(out.get("text", ())) for out in cells), path.name)
+    rows, texts = list(_walk(data, _metric_of(path) if isinstance(data, list) else "")), {}
+    _texts(data, "", texts)
+    out = gathered(
+        path.name, sorted(rows, key=lambda row: row.step or 0) if all(len(r.values) < 2 for r in rows) else rows
+    )
+    out.texts |= texts
+    return out
+
+
+def _documents(text: str) -> object:
+    """Return the JSON document of a text, or the list of several that follow each other."""
+    decoder, found, at = json.JSONDecoder(), [], 0
+    while at < len(text):
+        value, at = decoder.raw_decode(text, at)
+        found.append(value)
+        at += len(text[at:]) - len(text[at:].lstrip(" \t\r\n,"))
+    return found[0] if len(found) == 1 else found
+
+
+def _metric_of(path: Path) -> str:
+    """Return the metric in the name of a file that TensorBoard downloads: ``run-NAME-tag-train_loss.json``."""
+    return re.split(r"[-_]tag[-_]", path.stem)[-1]
+
+
+def yaml_stream(text: str, name: str) -> Figures | None:
+    """Read YAML documents, one per step; None if it is not YAML."""
+    import yaml
+
+    try:
+        loaded = [x for x in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if isinstance(x, dict)]
+    except yaml.YAMLError:
+        return None
+    rows = [_numbers(x) for x in loaded]
+    return gathered(name, [Row(_step_of(row), None, row) for row in rows]) if len(rows) > 1 else None
+
+
+def _walk(node: object, path: str) -> Iterator[Row]:
+    """Yield the rows of a JSON tree."""
+    if isinstance(node, dict):
+        for x, y in _POINTS:
+            if isinstance(node.get(x), list) and isinstance(node.get(y), list) and len(node[x]) == len(node[y]):
+                for at, value in zip(node[x], node[y]):
+                    yield Row(whole(_number(at)), None, {path.strip("/"): _number(value)})
+                return
+        columns = {k: v for k, v in node.items() if isinstance(v, list) and v and all(_plain(x) for x in v)}
+        sizes = {len(v) for v in columns.values()}
+        if len(columns) > 1 and len(sizes) == 1 and sizes.pop() > 3:
+            for row in zip(*columns.values()):
+                row = _numbers(dict(zip(columns, row)))
+                yield Row(_step_of(row), None, row)
+            return
+        if any(isinstance(v, (dict, list)) for v in node.values()):
+            for key, value in node.items():
+                if isinstance(value, (dict, list)):
+                    yield from _walk(value, f"{path}/{key}" if not isinstance(value, list) or path else key)
+            return
+        row = _numbers(node)
+        if row:
+            yield Row(_step_of(row), None, row)
+    elif isinstance(node, list):
+        if node and all(isinstance(x, list) and len(x) in (2, 3) and all(_plain(y) for y in x) for x in node):
+            for *_, at, value in node:  # [step, value], or TensorBoard's [wall time, step, value]
+                yield Row(whole(_number(at)), None, {path.strip("/"): _number(value)})
+            return
+        for item in node:
+            if isinstance(item, dict):
+                row = _numbers(item)
+                if row:
+                    yield Row(_step_of(row), None, row)
+
+
+def _texts(node: object, path: str, out: dict[str, str]) -> None:
+    for key, value in node.items() if isinstance(node, dict) else ():
+        if isinstance(value, str):
+            out[f"{path}{key}"] = value
+        else:
+            _texts(value, f"{path}{key}/", out)
+
+
+def _plain(x: object) -> bool:
+    return (
+        x is None or (isinstance(x, (int, float)) and not isinstance(x, bool)) or x in ("NaN", "Infinity", "-Infinity")
+    )
+
+
+def _number(x: object) -> float | None:
+    try:
+        return None if x is None else float(x)
+    except OverflowError:  # an integer with hundreds of digits
+        return math.inf
+
+
+def _numbers(row: dict, path: str = "") -> dict[str, float | None]:
+    """Return the numbers of an object, those of objects in it under ``outer/inner``."""
+    out = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            out |= _numbers(value, f"{path}{key}/")
+        elif _plain(value):
+            out[f"{path}{key}"] = _number(value)
+        elif isinstance(value, list) and value and all(_plain(x) for x in value):
+            out |= _listed(f"{path}{key}", value)
+    return out
+
+
+def _listed(name: str, values: list) -> dict[str, float | None]:
+    """Return ten values as those of the slices of t, the mean of others."""
+    stem = re.sub(r"(?i)[_/]?(?:by|per)[_/]?(?:t|bin|slice|bucket)s?$|[_/](?:t|t_bins|bins|slices)$", "", name)
+    if len(values) == 10:
+        return {f"{stem}_t{k}": _number(x) for k, x in enumerate(values)}
+    numbers = [x for x in map(_number, values) if x is not None]
+    return {name: sum(numbers) / len(numbers)} if numbers and len(numbers) < 200 else {}
+
+
+def _step_of(row: dict) -> int | None:
+    """Take the step out of a row."""
+    found = next((k for name in (*STEPS, *EPOCHS) for k in row if k.lower() in (name, f"progress/{name}")), None)
+    step = row.pop(found) if found is not None else None
+    return whole(step)
+
+
+def csv(path: Path) -> Figures:
+    """Read a table with a header: any with a column of steps, W&B's exports, TensorBoard's, one metric per row."""
+    import polars as pl
+
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    kept = [k for k, line in enumerate(lines[:50]) if line.strip() and not line.startswith("#")]
+    commented = any(line.startswith("#") for line in lines[:200])
+    head = lines[kept[0]] if kept else ""
+    separator = max((",", "\t", ";"), key=head.count)
+    text = "\n".join(line for line in lines if not line.startswith("#")) if commented else "\n".join(lines)
+    if separator != "," and re.search(r"\d,\d", lines[kept[1]] if len(kept) > 1 else ""):
+        text = re.sub(r"(?<=\d),(?=\d)", ".", text)  # decimal commas
+    if len(kept) > 2 and _is_units(lines[kept[1]].split(separator)):
+        text = text.replace(lines[kept[1]] + "\n", "", 1)
+    options = {"infer_schema_length": None, "truncate_ragged_lines": True, "ignore_errors": True}
+    try:
+        frame = pl.read_csv(io.BytesIO(text.encode()), separator=separator, **options)
+    except pl.exceptions.PolarsError:  # not a table after all
+        return read_text(text, path.name)
+    frame = frame.rename({c: c.strip().lstrip("#\ufeff").strip() or c for c in frame.columns})
+    # W&B's charts: "run - metric", with the smallest and largest of each bin beside it
+    frame = frame.select([c for c in frame.columns if not c.endswith(("__MIN", "__MAX"))])
+    short = {c: c.rpartition(" - ")[2].strip() for c in frame.columns if " - " in c}
+    first = {name: c for c, name in reversed(short.items())}  # of several runs, the first
+    frame = frame.select([c for c in frame.columns if c not in short or first[short[c]] == c])
+    frame = frame.rename({c: name for c, name in short.items() if c in frame.columns})
+    lower = {c.lower(): c for c in frame.columns}
+    name, value = (next((lower[n] for n in _LONG[k] if n in lower), None) for k in ("name", "value"))
+    if (
+        name
+        and value
+        and frame[name].dtype == pl.String
+        and (step := next((lower[s] for s in STEPS if s in lower), None))
+    ):
+        return _long(path.name, frame, name, value, step)
+    if "Value" in frame.columns:
+        frame = frame.rename({"Value": _metric_of(path)})
+    probes = Probes()
+    rows = [Row(None, None, {k: x for k, x in row.items() if _plain(x)}) for row in frame.head(4000).to_dicts()]
+    context = f"{path.stem} {' '.join(frame.columns)}"
+    if not any(s in lower for s in STEPS if s not in ("steps", "i")) and rows and probes.take(rows[0], "", context):
+        for row in rows[1:]:
+            probes.take(row, "", context)
+        return Figures(lines=len(frame), measured=probes.measured(), traces=probes.traces)
+    kept = Gathered()
+    numbered = take(frame, kept)
+    out = kept.figures(path.name)
+    if not numbered:
+        out.remarks.append(Said("remark/no_steps", file=path.name))
+    return out
+
+
+def _is_units(cells: list[str]) -> bool:
+    """Tell whether a row below a header has units instead of numbers."""
+    return bool(cells) and not any(
+        re.fullmatch(r"\s*[-+]?[\d.]+(?:[eE][-+]?\d+)?\s*|\s*nan\s*", c, re.I) for c in cells
+    )
+
+
+def _long(file: str, frame, name: str, value: str, step: str) -> Figures:
+    import polars as pl
+
+    kept = Gathered()
+    kept.lines = len(frame)
+    columns = [frame[step].cast(pl.Float64, strict=False), frame[value].cast(pl.Float64, strict=False), frame[name]]
+    rows: dict[str, tuple[list, list]] = {}
+    for at, x, key in zip(*columns):
+        if at is not None and key is not None:
+            steps, values = rows.setdefault(key, ([], []))
+            steps.append(whole(at) or 0)
+            values.append(np.nan if x is None else x)
+    for key, (steps, values) in rows.items():
+        kept.add(key, np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64))
+    return kept.figures(file)
+
+
+def events(path: Path) -> Figures:
+    """Read scalars and texts of a TensorBoard event file. ImportError, with the command, without tensorboard."""
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        from tensorboard.util import tensor_util
+    except ImportError as error:
+        raise ImportError(f"{path.name} is a TensorBoard file: pip install tensorboard ({error})") from None
+    kept, rows = Gathered(), {}
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            kept.lines += 1
+            kept.times.append(event.wall_time)
+            array = tensor_util.make_ndarray(value.tensor)
+            if array.dtype.kind in "fiu" and array.size == 1:
+                rows.setdefault(value.tag, ([], []))
+                rows[value.tag][0].append(event.step)
+                rows[value.tag][1].append(float(array.reshape(-1)[0]))
+            elif array.dtype == object and array.size:
+                kept.texts[value.tag.removesuffix("/text_summary")] = array.reshape(-1)[0].decode("utf-8", "replace")
+    for name, (steps, values) in rows.items():
+        kept.add(name, np.array(steps, dtype=np.int64), np.array(values))
+    for name in [n for n in kept.parts if n.startswith("const/") and n.rpartition("/")[2].isdigit()]:
+        kept.constants.setdefault(name.rpartition("/")[0], []).append(float(kept.parts.pop(name)[1][0][-1]))
+    return kept.figures(path.name)
+
+
+def event_folders(path: Path) -> Figures:
+    """Read event files in several folders, such as train and val, whose names go before those of the metrics."""
+    out = Figures(source=str(path))
+    for file in sorted(path.rglob("*tfevents*")):
+        part = events(file)
+        out.lines += part.lines
+        out.texts |= part.texts
+        out.metrics |= {f"{file.parent.name}/{name}": series for name, series in part.metrics.items()}
+    return out
+
+
+def mlflow(folder: Path) -> Figures:
+    """Read MLflow's folder ``metrics``: a file for each metric, with lines ``timestamp value step``."""
+    kept = Gathered()
+    for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+        rows = [line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
+        rows = [row for row in rows if len(row) == 3]
+        if rows:
+            name, kept.lines = file.relative_to(folder).as_posix(), kept.lines + len(rows)
+            kept.add(name, np.array([int(row[2]) for row in rows]), np.array([float(row[1]) for row in rows]))
+    return kept.figures(folder.name)

@@ -1,0 +1,240 @@
+"""Metrics in any text: printed lines, progress bars, tables, probes of debugging code, and figures stated in prose."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from fmpipe.diagnose.figures import Figures
+from fmpipe.diagnose.read.names import EPOCHS, STEPS, canonical
+from fmpipe.diagnose.read.probes import COUNT, Probes, role
+from fmpipe.diagnose.read.prose import NAMES, NUMBER, RANGE, TENSOR, N, statements
+from fmpipe.diagnose.read.rows import LIMIT, STOPPED, Row, gathered, whole
+from fmpipe.diagnose.texts import Said
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[\d{1,2}m")
+_RANK = re.compile(
+    r"^\W*\[?(?:rank|gpu|worker)[\s:=]*(\d+)\]?\W|\[(?:rank|gpu)[ :=]*(\d+)\]|^\s*(\d+):\s", re.IGNORECASE
+)
+_BAR = re.compile(r"(?:^|\||:)\s*(\d+)/\d+\s*\[[^\]]*?(?:it/s|s/it|<|\?it)[^\]]*?(?:,\s*(?=[A-Za-z_]+=)([^\]]*))?\]")
+COUNTERS = "|".join(sorted((re.escape(name) for name in STEPS if len(name) > 1), key=len, reverse=True))
+_STEP = re.compile(
+    rf"(?:^|[\s(\[\]{{|,:'\"]|global[ _])(?:(?:{COUNTERS})\b|step(?=\d)|iter(?=\d))(?:\(\w+\))?['\"]?"
+    r"[\s=:#\[{'\"]*(\d[\d,]*)(?:\s*/\s*\d+)?(?![\d.e%])",
+    re.IGNORECASE,
+)
+_THOUSANDS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)k(?=[/)\]\s,:]|$)")  # a step of 12.5k
+_SECOND = (
+    r"(?:loss|cos|norm|rate|mse|kl|scale|ratio|error|psnr|entropy|steps/sec|lr|skipped|iterations|similarity|weight"
+    r"|mean|std|min|max|grad)"
+)
+_PAIR = re.compile(
+    rf"['\"]?(?P<key>[A-Za-z_|‖∥\u4e00-\u9fff][\w/.@|*‖∥\-\[\]\u4e00-\u9fff]*(?:\s{_SECOND}\b){{0,2}})(?:\s*\([a-zA-Z%]{{1,4}}\))?"
+    rf"['\"]?\s*(?:(?:[:=：＝]|\bis\b|\.{{3,}})\s*|\s)['\"]?(?P<value>{NUMBER})['\"]?(?![\w:/]|-\d|\.\d|\s?%)",
+    re.IGNORECASE,
+)
+_FIRST = re.compile(r"^(?:\W*\[?rank[\s:]*\d+\]?\W+)?\s*(\d+)\s+(?=[A-Za-z_])", re.IGNORECASE)  # a bare step in front
+# How a line is rewritten before its pairs are read: calls, norms and statistics of tensors become plain names.
+_REWRITE = [
+    (re.compile(r"\b(?:np\.\w+|tensor|torch\.tensor|jnp\.\w+|Array)\(\s*([^(),]*)[^()]*\)"), r"\1"),
+    (re.compile(r"\btorch\.\w+|[(\[]\s*\d+(?:\s*[,x×]\s*\d+)+,?\s*[)\]]"), " "),
+    (re.compile(r"reducing to (\d+)", re.I), r" loss_scale=\1 "),
+    (re.compile(r"\s*([_^]?[₂²]|\^2)(?=[\s=:≈|/,)])"), ""),
+    (re.compile(rf"[|‖∥]+\s*({NAMES})\s*[|‖∥]+\s*/\s*[|‖∥]+\s*({NAMES})\s*[|‖∥]+", re.I), " speed_ratio "),
+    (re.compile(r"[<⟨]\|\s*([xvzu])\s*\|[>⟩]", re.I), lambda m: f" abs_{'x' if m[1] in 'xzXZ' else 'v'} "),
+    (re.compile(r"(?:mean\s*)?(?:abs\(\s*(x|v)\s*\)|(?<![|‖∥])\|\s*(x|v)\s*\|(?!\|))(?:_mean|\.mean\(\))?", re.I),
+     lambda m: f" abs_{next(filter(None, m.groups())).lower()} "),
+    (re.compile(r"[|‖∥]{1,2}\s*(?:g|grad)\s*[|‖∥]{1,2}(?:_2)?", re.I), " grad_norm "),
+    (re.compile(rf"\b(cos|corr|mse|rmse|cosine|cos_sim)\(\s*({NAMES})\s*,\s*({NAMES})\s*\)", re.I),
+     lambda m: " " + re.sub(r"[\s-]+", "_", "_".join(m.groups())) + " "),
+    (re.compile(rf"\b({TENSOR})\s*[:=]?\s*mean\s*/\s*std\s*[:=]?\s*{N}\s*/\s*{N}", re.I), r" \1_mean=\2 \1_std=\3 "),
+    (re.compile(rf"\b({TENSOR})\s*[:=]?\s*(?:mean\s*[±+]\S*\s*std)?\s*[:=]?\s*{N}\s*(?:±|\+/?-)\s*{N}", re.I),
+     r" \1_mean=\2 \1_std=\3 "),
+]  # fmt: skip
+_STATISTIC = re.compile(
+    rf"(?<![\w/.])({TENSOR})(?:\.\w+)?\b['\"]?\s*[:=|({{\[,]*\s*"
+    rf"((?:['\"]?(?:min|max|mean|std|var|nan)['\"]?\s*[:=]?\s*(?:{NUMBER})[\s,;|/]*){{1,6}})",
+    re.IGNORECASE,
+)
+_ONE_STATISTIC = re.compile(rf"(min|max|mean|std|var|nan)['\"]?\s*[:=]?\s*{N}", re.IGNORECASE)
+_RECIPE = re.compile(
+    r"\b(std_range|anchor|detach(?:_\w+)?)\b['\"]?\s*[=:]\s*(?!none|null|false|0\b|off)", re.IGNORECASE
+)
+
+
+def read_text(text: str, name: str) -> Figures:
+    """Return everything that a text states: metrics, sampling traces, constants, and the numbers of checks."""
+    lines = [_ANSI.sub("", part) for line in _without_code(text.splitlines()) for part in line.split("\r")]
+    lines = [re.sub(r"\*\*|`|^\s*\*\s", "", line) for line in lines]
+    text = "\n".join(lines)
+    rows, probes, tabled = [], Probes(), set()
+    for context, line, table in _contexts(lines):
+        row = table or parse(line)
+        if not probes.take(row, line, context) and row is not None and _known(row):
+            known = row.values if row.step is not None else _stated(row, line)
+            rows.append(row._replace(values=known))
+            tabled |= {id(rows[-1])} if table else set()
+    if tabled and not any(row.step is not None for row in rows):  # prose around a table: the table counts
+        sure = {canonical(k) for row in rows if id(row) in tabled for k in row.values}
+        rows = [
+            r if id(r) in tabled else r._replace(values={k: x for k, x in r.values.items() if canonical(k) not in sure})
+            for r in rows
+        ]
+    out = gathered(name, rows)
+    out.lines = len(text.splitlines())
+    out.metrics = {key: x for key, x in out.metrics.items() if key.lower() not in (*COUNT, "t")}
+    stated, out.constants = statements(text)
+    long = {canonical(key) for key, x in out.metrics.items() if len(x.values) > 4}
+    stated = {key: x for key, x in stated.items() if key not in long}
+    out.metrics = {key: x for key, x in out.metrics.items() if canonical(key) not in stated} | stated
+    out.traces, out.measured = probes.traces, probes.measured()
+    if probes.torn:
+        out.remarks.append(Said("remark/torn", count=probes.torn, file=name, last=""))
+    if reason := next(
+        (x.strip()[:300] for x in reversed(lines[-12:]) if STOPPED.search(x) and not LIMIT.search(x)), None
+    ):
+        out.texts["stop/reason"] = reason
+    out.texts |= {f"recipe/{found.lower()}": "on" for found in _RECIPE.findall(text)}
+    return out
+
+
+def _without_code(lines: Iterable[str]) -> Iterator[str]:
+    """Leave out the blocks of Markdown that are marked as program code."""
+    code = False
+    for line in lines:
+        if line.lstrip().startswith("```"):
+            code = not code and line.strip("` \t").lower() in ("python", "py", "cpp", "c++", "yaml", "json")
+        elif not code:
+            yield line
+
+
+def _stated(row: Row, line: str) -> dict[str, float | None]:
+    """Return the metrics of a line without a step, which may be a sentence: "clipped or NaN", "VAEs use scale=0.18"."""
+    found = {key: x for key, x in row.values.items() if canonical(key)}
+    found = {key: x for key, x in found.items() if x is None or x == x or re.search(r"[:=]", line)}
+    return {key: x for key, x in found.items() if canonical(key) != "scaler/scale" or (x is not None and x >= 1)}
+
+
+def _known(row: Row) -> bool:
+    return any(canonical(key) for key in row.values)
+
+
+def parse(line: str) -> Row | None:
+    """Return the metrics of one printed line, None if it has none."""
+    if not any(c.isdigit() for c in line) and "nan" not in line.lower():
+        return None
+    line = _THOUSANDS.sub(lambda m: f"{float(m[1]) * 1000:.0f}", line)
+    rank, bar, step = _RANK.search(line), _BAR.search(line), None
+    if bar:
+        step, line = int(bar[1]), (bar[2] or "") + " " + line[bar.end() :]
+    elif found := _STEP.search(line):
+        step = whole(float(found[1].replace(",", "")))
+        line = line[: found.start()] + " " + line[found.end() :]
+    elif found := _FIRST.search(line) or re.search(
+        r"\[\s*(\d+)/\d+\]|第\s*(\d+)\s*步|^[\[(#]+(\d+)(?:/\d+)?[\])\s]", line
+    ):
+        step = int(next(filter(None, found.groups())))
+        line = line[found.end() :] if found.re is _FIRST else line
+    for pattern, new in _REWRITE:
+        line = pattern.sub(new, line)
+    values: dict[str, float | None] = {}
+    for name, part in _STATISTIC.findall(line):
+        values |= {f"{name}_{kind.lower()}": _value(x) for kind, x in _ONE_STATISTIC.findall(part)}
+    line = _STATISTIC.sub(" ", line)
+    for name, low, high in RANGE.findall(line):
+        values |= {f"{name}_min": _value(low), f"{name}_max": _value(high)}
+    line = RANGE.sub(" ", line)
+    for match in _PAIR.finditer(line):
+        key, number = match["key"].strip("| "), match["value"]
+        known = canonical(key)
+        while known is None and " " in key:
+            key = key.partition(" ")[2]
+            known = canonical(key)
+        probe = role(key) in ("t", "n", "x", "v", "dt") or key.lower() in STEPS or re.search(r"mse|err", key, re.I)
+        if key and (probe or known or (known is None and step is not None)):
+            values.setdefault(key, _value(number))
+    named = next((values.pop(key) for key in list(values) if key.lower() in STEPS and key.lower() not in COUNT), None)
+    if named is not None and (bar or step is None):  # the bar counts an epoch, its postfix the run
+        step = whole(named)
+    if not values:
+        return None
+    return Row(step, int(next(filter(None, rank.groups()))) if rank else None, values)
+
+
+def _value(text: str) -> float | None:
+    if text.lower() in ("none", "null", "-", ""):
+        return None
+    return float(text.replace(",", ""))
+
+
+def _contexts(lines: Iterable[str]) -> Iterator[tuple[str, str, Row | None]]:
+    """Yield (heading, line, row) of every line; row: that of a table with a header, or of a box of key | value."""
+    heading, header, box = "", [], {}
+    for line in lines:
+        text = line.strip()
+        text = (
+            text.lstrip("# ") if text.startswith("#") and len(text.split()) > 2 and not line.startswith("##") else text
+        )
+        words = text.strip("`#* ")
+        if words and (line.startswith("#") or words[-1] in ":：" or re.match(r"\d+[).）]\s", words)):
+            heading = words.rstrip(":：")
+        ruled = re.fullmatch(r"[-=+|: \u2500-\u257f]{3,}", text) and not re.search(r"[^\W_]", text)
+        if ruled:
+            if box:
+                yield heading, "", _row(box)
+                box = {}
+            continue
+        if box and not text.startswith(("|", "│", "┃")):
+            yield heading, "", _row(box)
+            box = {}
+        bars = text.startswith(("|", "│", "┃"))
+        if bars:
+            text = re.sub(r"(?<=\s)\|([xv])\|(?=\s)", r"abs_\1", text)
+            cells = [c.strip(" *") for c in text.strip("|│┃").split(text[0])]
+        else:
+            cells = re.split(r"\s+|\t", text)
+        numbers = [_cell(cell) for cell in cells]
+        empty = [cell.lower() in ("", "-", "--", "none", "null", "n/a", "nan") for cell in cells]
+        bin_ = re.fullmatch(
+            r"[(\[]?\s*([01]?\.\d+|0|1)\s*(?:–|—|-|to|,|\.\.)\s*([01]?\.\d+|0|1)\s*[)\]]?", cells[0] if bars else ""
+        )
+        if bin_ and len(cells) == len(header) > 1 and float(bin_[2]) - float(bin_[1]) <= 0.101:
+            slices = {canonical(k): n for k, n in zip(header, numbers) if canonical(k) in ("flow/cos", "flow/nmse")}
+            yield heading, "", Row(None, None, {f"{k}_t{int(float(bin_[1]) * 10 + 0.5)}": n for k, n in slices.items()})
+        elif bars and len(cells) == 2 and numbers[0] is None and numbers[1] is not None:
+            box[cells[0]] = numbers[1]
+        elif (
+            len(cells) == len(header) > 1
+            and any(n is not None for n in numbers)
+            and (bars or all(n is not None or e for n, e in zip(numbers, empty)))
+        ):
+            kept = {k: n for k, n, e in zip(header, numbers, empty) if k and (n is not None or e)}
+            yield f"{heading} {' '.join(header)}", line if bars else "", _row(kept)
+        else:
+            names = [cell for cell, number in zip(cells, numbers) if cell and number is None]
+            known = sum(
+                canonical(c) is not None or c.lower() in (*STEPS, *EPOCHS, *COUNT, "t", "dt", "|x|", "|v|")
+                for c in names
+            )
+            plain = all(re.fullmatch(r"[^\W\d][\w/.@*()%‖∥|-]*|[|‖∥].*", c) for c in names)
+            if len(names) == len(cells) > 1 and (bars or plain) and known >= max(2, len(cells) // 2):
+                header = cells
+                continue
+            if bars and len(names) == len(cells) > 1:  # a header of other words: its numbers may still be named by it
+                header = cells
+                continue
+            header = header if bars else []
+            yield heading, line, None
+    if box:
+        yield heading, "", _row(box)
+
+
+def _cell(cell: str) -> float | None:
+    """Return the number in a cell of a table, with a unit or a mark of it."""
+    found = re.fullmatch(rf"{N}\s*(?:dB|%|✓|✗|✔|x|×)?", cell, re.I)
+    return _value(found[1]) if found else None
+
+
+def _row(values: dict[str, float | None]) -> Row:
+    lower = {key.lower(): key for key in values}
+    step = next((values[lower[key]] for key in (*STEPS, *EPOCHS) if key in lower and key not in ("steps",)), None)
+    kept = {key: x for key, x in values.items() if key.lower() not in STEPS or key.lower() in COUNT}
+    return Row(whole(step), None, {k: x for k, x in kept.items() if canonical(k) != ""})
