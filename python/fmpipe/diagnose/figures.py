@@ -114,13 +114,17 @@ class Series:
 
 @dataclass
 class SamplingTrace:
-    """One sampling run, step by step. x, v, dt: (N,) of mean |x|, mean |v|, dt. dtype: of the state, "" if unknown."""
+    """One sampling run, step by step. x, v, dt: (N,) of mean |x|, mean |v|, dt.
+
+    dtype: of the state, "" if unknown. whole: whether every step is there, and not every tenth.
+    """
 
     x: np.ndarray
     v: np.ndarray
     dt: np.ndarray
     label: str = ""
     dtype: str = ""
+    whole: bool = True
 
     def __post_init__(self):
         self.x, self.v, self.dt = (np.asarray(a, dtype=np.float64) for a in (self.x, self.v, self.dt))

@@ -120,6 +120,7 @@ THRESHOLDS: Limits = MappingProxyType(
         "overfit/turn": 1.06,  # held-out loss at the end / its lowest
         "overfit/period": 0.4,  # correlation of the loss with itself, a period earlier
         "run/lost": 0.15,  # of the run, for which a metric is missing at the end
+        "overflow/low": 512.0,  # a loss scale above this at the end has only been searched for
         "overflow/fall": 256.0,  # highest loss scale / the last
         "overflow/share": 0.3,  # of the steps that were skipped
         "ema/behind": 0.6,  # of the raw weights' gain, by which the averaged ones may be behind

@@ -186,10 +186,11 @@ def canonical(name: str, extra: Mapping[str, str] | None = None) -> str | None:
 def _canonical(name: str) -> str | None:
     if CANONICAL.fullmatch(name):
         return name
-    if match := re.fullmatch(r"(?:E\s*)?[|‖∥]+\s*([\w*]+)\s*[|‖∥]+", name):  # a norm
+    name = re.sub(r"\[[^\]]*\]", "", name) or name  # units
+    if match := re.fullmatch(r"(?:E\s*)?[|‖∥]+\s*([\w*]+)\s*[|‖∥]+(?:_2)?", name):  # a norm
         return {"x0": "scale/z0", "z0": "scale/z0", "x1": "scale/z1", "z1": "scale/z1", "xt": "scale/x_t",
                 "x_t": "scale/x_t", "v": "scale/v*", "v*": "scale/v*", "v_tgt": "scale/v*", "u*": "scale/v*",
-                "v_pred": "scale/v"}.get(match[1].lower())  # fmt: skip
+                "v_pred": "scale/v", "g": "grad/total", "grad": "grad/total"}.get(match[1].lower())  # fmt: skip
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.strip().strip("_/")).lower()
     words = re.sub(r"[\u0300-\u036f]", "", unicodedata.normalize("NFKD", words)) if not words.isascii() else words
     for theirs, ours in _WORDS.items() if not words.isascii() else _LATIN:
@@ -228,12 +229,7 @@ def _found(words: list[str], plain: list[str]) -> str | None:
     if match := _STAT.fullmatch(stem):
         return f"stat/{_STATS[match[1].replace('_', '')]}/{'nonfinite' if match[2] == 'nan' else match[2]}"
     has = set(words)
-    if (
-        has & {"lr", "lrs", "eta"}
-        or {"step", "size"} <= has
-        or {"learning", "rate"} <= has
-        or re.fullmatch(r"lr\d?_.*", stem)
-    ):
+    if has & {"lr", "lrs"} or {"step", "size"} <= has or {"learning", "rate"} <= has or re.fullmatch(r"lr\d?_.*", stem):
         return "lr"
     if re.fullmatch(r"(?:\w+_)?[fk]id\d*k?(?:_.*)?", stem):
         return "quality/fid"

@@ -81,9 +81,10 @@ class Probes:
             if row.step is not None
             else next((x for k, x in row.values.items() if k in ("i", "k", "n")), count)
         )
-        if not self.runs or (at is not None and at < count) or (at == 0 and count):
+        before = self.runs[-1][1][-1][-1] if count else -1
+        if not self.runs or (at is not None and at <= before):
             self.runs.append((context.split("|")[0].strip()[:60], []))
-        self.runs[-1][1].append(tuple(values))
+        self.runs[-1][1].append((*values, count if at is None else at))
 
     def _shot(self, by: dict) -> bool:
         """Take MSE(z_end, x1) and MSE(x0, x1)."""
@@ -102,7 +103,9 @@ class Probes:
         found = []
         if "n" in by and whole(by["n"][1]):
             errors = {
-                k: x for k, x in row.values.items() if re.search(r"m?se|err|error|误差", k, re.I) and x is not None
+                k: x
+                for k, x in row.values.items()
+                if re.search(r"m?se|err|error|误差|^euler$|^heun$", k, re.I) and x is not None
             }
             errors = {k: x for k, x in errors.items() if not re.match(r"mse_[xz]_?0_[xz]_?1", k, re.I)}
             gain = next((x for k, x in row.values.items() if k.lower() in ("gain", "fm_gain")), None)
@@ -138,7 +141,8 @@ class Probes:
 
     @property
     def traces(self) -> list[SamplingTrace]:
-        return [SamplingTrace(*zip(*rows), label=label) for label, rows in self.runs if len(rows) > 1]
+        runs = [(label, *zip(*rows)) for label, rows in self.runs if len(rows) > 1]
+        return [SamplingTrace(x, v, dt, label, whole=at[1] - at[0] <= 1) for label, x, v, dt, at in runs]
 
     def measured(self) -> dict[str, dict]:
         """Return the numbers for the rules that judge what checks measure."""

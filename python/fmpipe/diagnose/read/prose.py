@@ -20,11 +20,13 @@ _NORM = re.compile(
     rf"(?:E\s*\[?\s*)?(?:\|\||[‖∥])\s*(x_?[01t]|z_?[01t]|v\*?|v_tgt)\s*(?:\|\||[‖∥])\]?[₂2]?\s*(?:≈|=|:|约|为|is|about)+\s*{N}"
     rf"(?:\s*(?:~|–|—|-|to|至)\s*{N})?", re.I
 )  # fmt: skip
+_NORMS = re.compile(r"^\W*norms?\b[^\n]*", re.IGNORECASE | re.MULTILINE)
+_RELATIVE = re.compile(rf"relative\s+(?:shooting\s+)?(?:MSE|error)\D{{0,12}}?{N}", re.IGNORECASE)
 _CONSTANT = "betas|alphas_cumprod|sqrt_alphas_cumprod|sqrt_one_minus_alphas_cumprod"
 _ELEMENT = re.compile(rf"\b({_CONSTANT})\s*\[\s*(-?\d+)\s*\]\s*[=:]\s*{N}")
 _ENDS = re.compile(
     rf"`?\b({_CONSTANT})\b`?\s*[:：=]?\s*(?:范围|range)?\s*[:：]?\s*"
-    rf"(?:\[\s*{N}(?:\s*,\s*(?:{NUMBER}))*?\s*(?:,|\.\.\.|…|to)+\s*{N}\s*\]"
+    rf"(?:\[\s*{N}\s*(?:,|\.\.\.|…|to)[^\]]*?(?<=[\s,.…o]){N}\s*\]"
     rf"|(?:min|first|start|from)\s*[:=]?\s*{N}\s*,?\s*(?:max|last|end|to)\s*[:=]?\s*{N}"
     rf"|{N}\s*(?:\.\.\.?|…|→|->|to)\s*{N})",
     re.IGNORECASE,
@@ -72,6 +74,12 @@ def statements(text: str) -> tuple[dict[str, Series], dict[str, list[float]]]:
         key = canonical(f"|{re.sub('(?<=[xz])_(?=[01])', '', name)}|")
         if key:
             found[key] = Series.of([float(low)] if not high else [(float(low) + float(high)) / 2])
+    for line in _NORMS.findall(text):
+        for name, x in re.findall(rf"\b(x_?[01t]|z_?[01t]|v\*|v)\s*[=:]?\s*{N}", line):
+            if (key := canonical(f"|{re.sub('(?<=[xz])_(?=[01])', '', name)}|")) and x[0].isdigit():
+                found.setdefault(key, Series.of([float(x)]))
+    if found_relative := _RELATIVE.findall(text):
+        found["shoot/relative"] = Series.of([float(found_relative[-1])])
     loss = {name: pattern.findall(text) for name, pattern in _LOSS.items()}
     if loss["first10"] and loss["last10"]:
         first, last = float(loss["first10"][0]), float(loss["last10"][0])

@@ -1,6 +1,7 @@
 """Series from rows and tables: what is a number, a text, a list; which steps metrics share; counters that restart."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +26,15 @@ STOPPED = re.compile(
     r"|^\s*\w*(?:error|exception)\b:|\bkilled\b|exiting run|紧急|停止|中止|终止",
     re.IGNORECASE,
 )
+
+
+CONSTANTS = re.compile(r"const/|betas|alphas|sigmas|config|range|shape|bins|edges", re.IGNORECASE)
+SLICES = 10  # of t
+
+
+def sliced(name: str) -> str:
+    """Return the name of a metric without the words that say that it is a list over slices of t."""
+    return re.sub(r"(?i)[_/]?(?:by|per)[_/]?(?:t|bin|slice|bucket)s?$|[_/](?:t|t_bins|bins|slices)$", "", name)
 
 
 def whole(x: float | None) -> int | None:
@@ -168,7 +178,7 @@ def gathered(name: str, rows: Iterable[Row]) -> Figures:
     step = 0
     for number, (at, rank, row) in enumerate(rows):
         step = at if at is not None else step if numbered else number
-        ranks.add(rank)
+        ranks |= {rank} - {None}
         places.append(step)
         values.append(row)
         kept.nulls += sum(value is None for value in row.values())
@@ -240,6 +250,13 @@ def _flat(column: "pl.Series") -> Iterator["pl.Series"]:
 
     if not isinstance(column.dtype, pl.Struct):
         yield column
+        if (
+            isinstance(column.dtype, pl.List)
+            and column.dtype.inner.is_numeric()
+            and (column.list.len() == SLICES).all()
+        ):
+            stem = sliced(column.name)
+            yield from (column.list.get(k).alias(f"{stem}_t{k}") for k in range(SLICES))
         return
     names = set(column.struct.fields)
     if names >= {"mean", "std"} and names & {"num", "count"}:
@@ -254,7 +271,10 @@ def _numbers(column: "pl.Series", kept: Gathered) -> "pl.Series | None":
     import polars as pl
 
     if isinstance(column.dtype, pl.List):
-        _constant(kept, column.name, column.drop_nulls()[0])
+        lists = column.drop_nulls()
+        if len(lists) > 1 and column.dtype.inner.is_numeric() and not CONSTANTS.search(column.name):
+            return column.list.mean()  # one list per step: its slices are columns already, see _flat
+        _constant(kept, column.name, lists[0])
         return None
     numbers = column.cast(pl.Float64, strict=False)
     if column.dtype == pl.String:
@@ -278,3 +298,39 @@ def _constant(kept: Gathered, name: str, values: object) -> None:
         kept.constants.setdefault(name, [float(x) for x in values])
     elif values:
         kept.texts.setdefault(name, ", ".join(map(str, values)))
+
+
+def is_plain(x: object) -> bool:
+    """Tell whether a value of JSON is a number, null, or a word for what is not finite."""
+    return (
+        x is None or (isinstance(x, (int, float)) and not isinstance(x, bool)) or x in ("NaN", "Infinity", "-Infinity")
+    )
+
+
+def number(x: object) -> float | None:
+    """Return a value of JSON as a number, infinity for an integer too large for one."""
+    try:
+        return None if x is None else float(x)
+    except OverflowError:  # an integer with hundreds of digits
+        return math.inf
+
+
+def flat_numbers(row: dict, path: str = "") -> dict[str, float | None]:
+    """Return the numbers of an object, those of objects in it under ``outer/inner``."""
+    out = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            out |= flat_numbers(value, f"{path}{key}/")
+        elif is_plain(value):
+            out[f"{path}{key}"] = number(value)
+        elif isinstance(value, list) and value and all(is_plain(x) for x in value):
+            out |= _listed(f"{path}{key}", value)
+    return out
+
+
+def _listed(name: str, values: list) -> dict[str, float | None]:
+    """Return ten values as those of the slices of t, the mean of others."""
+    if len(values) == SLICES:
+        return {f"{sliced(name)}_t{k}": number(x) for k, x in enumerate(values)}
+    numbers = [x for x in map(number, values) if x is not None]
+    return {name: sum(numbers) / len(numbers)} if numbers and len(numbers) < 200 else {}

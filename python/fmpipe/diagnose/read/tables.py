@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.read.names import EPOCHS, STEPS
 from fmpipe.diagnose.read.probes import Probes
-from fmpipe.diagnose.read.rows import Gathered, Row, gathered, take, whole
+from fmpipe.diagnose.read.rows import Gathered, Row, flat_numbers, gathered, is_plain, number, take, whole
 from fmpipe.diagnose.read.text import read_text
 from fmpipe.diagnose.texts import Said
 
@@ -43,7 +42,7 @@ def json_lines(path: Path) -> Figures:
             try:
                 frame = pl.scan_ndjson(io.BytesIO(block), infer_schema_length=None).collect()
             except pl.exceptions.PolarsError:  # one name with values of several types
-                rows = (_numbers(json.loads(line)) for line in block.split(b"\n") if line.strip())
+                rows = (flat_numbers(json.loads(line)) for line in block.split(b"\n") if line.strip())
                 return gathered(path.name, [Row(_step_of(row), None, row) for row in rows])
         numbered &= take(frame, kept)
     out = kept.figures(path.name)
@@ -127,7 +126,7 @@ def yaml_stream(text: str, name: str) -> Figures | None:
         loaded = [x for x in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if isinstance(x, dict)]
     except yaml.YAMLError:
         return None
-    rows = [_numbers(x) for x in loaded]
+    rows = [flat_numbers(x) for x in loaded]
     return gathered(name, [Row(_step_of(row), None, row) for row in rows]) if len(rows) > 1 else None
 
 
@@ -137,13 +136,13 @@ def _walk(node: object, path: str) -> Iterator[Row]:
         for x, y in _POINTS:
             if isinstance(node.get(x), list) and isinstance(node.get(y), list) and len(node[x]) == len(node[y]):
                 for at, value in zip(node[x], node[y]):
-                    yield Row(whole(_number(at)), None, {path.strip("/"): _number(value)})
+                    yield Row(whole(number(at)), None, {path.strip("/"): number(value)})
                 return
-        columns = {k: v for k, v in node.items() if isinstance(v, list) and v and all(_plain(x) for x in v)}
+        columns = {k: v for k, v in node.items() if isinstance(v, list) and v and all(is_plain(x) for x in v)}
         sizes = {len(v) for v in columns.values()}
         if len(columns) > 1 and len(sizes) == 1 and sizes.pop() > 3:
             for row in zip(*columns.values()):
-                row = _numbers(dict(zip(columns, row)))
+                row = flat_numbers(dict(zip(columns, row)))
                 yield Row(_step_of(row), None, row)
             return
         if any(isinstance(v, (dict, list)) for v in node.values()):
@@ -151,17 +150,17 @@ def _walk(node: object, path: str) -> Iterator[Row]:
                 if isinstance(value, (dict, list)):
                     yield from _walk(value, f"{path}/{key}" if not isinstance(value, list) or path else key)
             return
-        row = _numbers(node)
+        row = flat_numbers(node)
         if row:
             yield Row(_step_of(row), None, row)
     elif isinstance(node, list):
-        if node and all(isinstance(x, list) and len(x) in (2, 3) and all(_plain(y) for y in x) for x in node):
+        if node and all(isinstance(x, list) and len(x) in (2, 3) and all(is_plain(y) for y in x) for x in node):
             for *_, at, value in node:  # [step, value], or TensorBoard's [wall time, step, value]
-                yield Row(whole(_number(at)), None, {path.strip("/"): _number(value)})
+                yield Row(whole(number(at)), None, {path.strip("/"): number(value)})
             return
         for item in node:
             if isinstance(item, dict):
-                row = _numbers(item)
+                row = flat_numbers(item)
                 if row:
                     yield Row(_step_of(row), None, row)
 
@@ -172,41 +171,6 @@ def _texts(node: object, path: str, out: dict[str, str]) -> None:
             out[f"{path}{key}"] = value
         else:
             _texts(value, f"{path}{key}/", out)
-
-
-def _plain(x: object) -> bool:
-    return (
-        x is None or (isinstance(x, (int, float)) and not isinstance(x, bool)) or x in ("NaN", "Infinity", "-Infinity")
-    )
-
-
-def _number(x: object) -> float | None:
-    try:
-        return None if x is None else float(x)
-    except OverflowError:  # an integer with hundreds of digits
-        return math.inf
-
-
-def _numbers(row: dict, path: str = "") -> dict[str, float | None]:
-    """Return the numbers of an object, those of objects in it under ``outer/inner``."""
-    out = {}
-    for key, value in row.items():
-        if isinstance(value, dict):
-            out |= _numbers(value, f"{path}{key}/")
-        elif _plain(value):
-            out[f"{path}{key}"] = _number(value)
-        elif isinstance(value, list) and value and all(_plain(x) for x in value):
-            out |= _listed(f"{path}{key}", value)
-    return out
-
-
-def _listed(name: str, values: list) -> dict[str, float | None]:
-    """Return ten values as those of the slices of t, the mean of others."""
-    stem = re.sub(r"(?i)[_/]?(?:by|per)[_/]?(?:t|bin|slice|bucket)s?$|[_/](?:t|t_bins|bins|slices)$", "", name)
-    if len(values) == 10:
-        return {f"{stem}_t{k}": _number(x) for k, x in enumerate(values)}
-    numbers = [x for x in map(_number, values) if x is not None]
-    return {name: sum(numbers) / len(numbers)} if numbers and len(numbers) < 200 else {}
 
 
 def _step_of(row: dict) -> int | None:
@@ -254,7 +218,7 @@ def csv(path: Path) -> Figures:
     if "Value" in frame.columns:
         frame = frame.rename({"Value": _metric_of(path)})
     probes = Probes()
-    rows = [Row(None, None, {k: x for k, x in row.items() if _plain(x)}) for row in frame.head(4000).to_dicts()]
+    rows = [Row(None, None, {k: x for k, x in row.items() if is_plain(x)}) for row in frame.head(4000).to_dicts()]
     context = f"{path.stem} {' '.join(frame.columns)}"
     if not any(s in lower for s in STEPS if s not in ("steps", "i")) and rows and probes.take(rows[0], "", context):
         for row in rows[1:]:

@@ -1,5 +1,6 @@
 """Metrics in any text: printed lines, progress bars, tables, probes of debugging code, and figures stated in prose."""
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
 
@@ -7,7 +8,7 @@ from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.read.names import EPOCHS, STEPS, canonical
 from fmpipe.diagnose.read.probes import COUNT, Probes, role
 from fmpipe.diagnose.read.prose import NAMES, NUMBER, RANGE, TENSOR, N, statements
-from fmpipe.diagnose.read.rows import LIMIT, STOPPED, Row, gathered, whole
+from fmpipe.diagnose.read.rows import LIMIT, STOPPED, Row, flat_numbers, gathered, whole
 from fmpipe.diagnose.texts import Said
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[\d{1,2}m")
@@ -21,6 +22,7 @@ _STEP = re.compile(
     r"[\s=:#\[{'\"]*(\d[\d,]*)(?:\s*/\s*\d+)?(?![\d.e%])",
     re.IGNORECASE,
 )
+_PHASE = re.compile(r"Epoch\((train|val|test)\)\s*\[(\d+)\]\[\s*(\d+)/(\d+)\]", re.IGNORECASE)
 _THOUSANDS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)k(?=[/)\]\s,:]|$)")  # a step of 12.5k
 _SECOND = (
     r"(?:loss|cos|norm|rate|mse|kl|scale|ratio|error|psnr|entropy|steps/sec|lr|skipped|iterations|similarity|weight"
@@ -28,7 +30,7 @@ _SECOND = (
 )
 _PAIR = re.compile(
     rf"['\"]?(?P<key>[A-Za-z_|‖∥\u4e00-\u9fff][\w/.@|*‖∥\-\[\]\u4e00-\u9fff]*(?:\s{_SECOND}\b){{0,2}})(?:\s*\([a-zA-Z%]{{1,4}}\))?"
-    rf"['\"]?\s*(?:(?:[:=：＝]|\bis\b|\.{{3,}})\s*|\s)['\"]?(?P<value>{NUMBER})['\"]?(?![\w:/]|-\d|\.\d|\s?%)",
+    rf"['\"]?\s*(?:(?:[:=：＝]|\bis\b|\.{{3,}})\s*|\s)['\"]?(?P<value>{NUMBER})['\"]?(?!(?!dB\b)[\w/]|:\d|-\d|\.\d|\s?%)",
     re.IGNORECASE,
 )
 _FIRST = re.compile(r"^(?:\W*\[?rank[\s:]*\d+\]?\W+)?\s*(\d+)\s+(?=[A-Za-z_])", re.IGNORECASE)  # a bare step in front
@@ -63,7 +65,7 @@ _RECIPE = re.compile(
 def read_text(text: str, name: str) -> Figures:
     """Return everything that a text states: metrics, sampling traces, constants, and the numbers of checks."""
     lines = [_ANSI.sub("", part) for line in _without_code(text.splitlines()) for part in line.split("\r")]
-    lines = [re.sub(r"\*\*|`|^\s*\*\s", "", line) for line in lines]
+    lines = list(_joined(re.sub(r"\*\*|`|^\s*\*\s", "", line) for line in lines))
     text = "\n".join(lines)
     rows, probes, tabled = [], Probes(), set()
     for context, line, table in _contexts(lines):
@@ -117,8 +119,49 @@ def _known(row: Row) -> bool:
     return any(canonical(key) for key in row.values)
 
 
+def _joined(lines: Iterable[str]) -> Iterator[str]:
+    """Join the lines of a printed dictionary that spans several."""
+    held: list[str] = []
+    for line in lines:
+        if not held and not re.match(r"\s*\{\s*['\"]", line):
+            yield line
+            continue
+        held.append(line)
+        text = " ".join(held)
+        if text.count("{") <= text.count("}"):
+            yield text
+            held = []
+        elif len(held) > 200:
+            yield from held
+            held = []
+    yield from held
+
+
+def _dictionary(line: str) -> Row | None:
+    """Return the metrics of a printed dictionary, nested ones under ``outer/inner``; None if it is not one."""
+    if not re.match(r"\s*\{\s*['\"]", line) or not line.rstrip().endswith("}"):
+        return None
+    try:
+        found = ast.literal_eval(re.sub(r"\b(?:np\.\w+|tensor)\(\s*([^(),]*)[^()]*\)", r"\1", line).strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    values = flat_numbers(found) if isinstance(found, dict) else {}
+    step = next((values.pop(key) for key in list(values) if key.lower() in STEPS), None)
+    return Row(whole(step), None, values) if values else None
+
+
 def parse(line: str) -> Row | None:
     """Return the metrics of one printed line, None if it has none."""
+    if (row := _dictionary(line)) is not None:
+        return row
+    if found := _PHASE.search(line):  # MMEngine counts the iterations of an epoch
+        epoch, at, of = (int(x) for x in found.groups()[1:])
+        row = parse(line[found.end() :])
+        if row is None:
+            return None
+        held = found[1].lower() != "train"
+        values = {f"val/{k}" if held else k: x for k, x in row.values.items()}
+        return row._replace(step=None if held else (epoch - 1) * of + at, values=values)
     if not any(c.isdigit() for c in line) and "nan" not in line.lower():
         return None
     line = _THOUSANDS.sub(lambda m: f"{float(m[1]) * 1000:.0f}", line)
@@ -144,6 +187,8 @@ def parse(line: str) -> Row | None:
     line = RANGE.sub(" ", line)
     for match in _PAIR.finditer(line):
         key, number = match["key"].strip("| "), match["value"]
+        if re.search(r"\.(?:py|cc|cpp|cu|rs|go|js)$", key):
+            continue  # the place in the code that printed the line
         known = canonical(key)
         while known is None and " " in key:
             key = key.partition(" ")[2]
@@ -154,6 +199,9 @@ def parse(line: str) -> Row | None:
     named = next((values.pop(key) for key in list(values) if key.lower() in STEPS and key.lower() not in COUNT), None)
     if named is not None and (bar or step is None):  # the bar counts an epoch, its postfix the run
         step = whole(named)
+    counter = next((key for key in values if key.lower() in ("n", "u", "k")), None)
+    if step is None and counter and {canonical(k) for k in values} & {"loss/total", "loss/flow", "grad/total"}:
+        step = whole(values.pop(counter))
     if not values:
         return None
     return Row(step, int(next(filter(None, rank.groups()))) if rank else None, values)
@@ -189,6 +237,8 @@ def _contexts(lines: Iterable[str]) -> Iterator[tuple[str, str, Row | None]]:
         if bars:
             text = re.sub(r"(?<=\s)\|([xv])\|(?=\s)", r"abs_\1", text)
             cells = [c.strip(" *") for c in text.strip("|│┃").split(text[0])]
+        elif text.count(" | ") and not re.search(r"[=:{]", text):  # as psql prints them
+            cells = [c.strip() for c in text.split("|")]
         else:
             cells = re.split(r"\s+|\t", text)
         numbers = [_cell(cell) for cell in cells]
@@ -214,7 +264,7 @@ def _contexts(lines: Iterable[str]) -> Iterator[tuple[str, str, Row | None]]:
                 canonical(c) is not None or c.lower() in (*STEPS, *EPOCHS, *COUNT, "t", "dt", "|x|", "|v|")
                 for c in names
             )
-            plain = all(re.fullmatch(r"[^\W\d][\w/.@*()%‖∥|-]*|[|‖∥].*", c) for c in names)
+            plain = all(re.fullmatch(r"[^\W\d][\w/.@*()%‖∥|\[\]-]*|[|‖∥].*", c) for c in names)
             if len(names) == len(cells) > 1 and (bars or plain) and known >= max(2, len(cells) // 2):
                 header = cells
                 continue

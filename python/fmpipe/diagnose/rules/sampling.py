@@ -208,7 +208,7 @@ def _rounding(trace: SamplingTrace) -> str:
 def step_sizes(f: Figures, limit: Limits) -> Iterator[Evidence]:
     for k, trace in enumerate(f.traces, 1):
         dt, n = trace.dt, len(trace)
-        if n < 2:
+        if n < 2 or not trace.whole:
             continue
         total, even = float(np.abs(dt).sum()), float(np.ptp(np.abs(dt))) <= 1.1e-4
         slack = 5e-5 * n + (min(limit["trace/sum"], 0.4 / n) if even else limit["trace/sum"])

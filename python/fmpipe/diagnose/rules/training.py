@@ -369,11 +369,11 @@ def overflow(f: Figures, limit: Limits) -> Iterator[Evidence]:
     if series is None or len(series.finite) < 10:
         return
     x, skipped, share = series.finite, f.metrics.get("scaler/skipped"), 0.0
-    falls = x[-1] <= x.max() / limit["overflow/fall"] and x[-1] < x[len(x) // 2]
-    falls |= x[-1] < limit["overflow/scale"]
+    falls = x[-1] <= min(x.max() / limit["overflow/fall"], limit["overflow/low"]) and x[-1] <= x[len(x) // 2]
     if skipped is not None and len(skipped.finite) > 1:
         total = skipped.finite[-1] if (np.diff(skipped.finite) >= 0).all() else skipped.finite.sum()
-        share = float(total) / max(1.0, float(series.steps[-1] - series.steps[0] + 1))
+        steps = [s.steps for s in f.metrics.values() if len(s.steps)]
+        share = float(total) / max(1.0, float(max(s[-1] for s in steps) - min(s[0] for s in steps) + 1))
     bad = falls or (share > limit["overflow/share"] and x[-1] < x.max())
     yield say(not bad, "overflow/fall", first=float(x.max()), last=float(x[-1]), share=share)
 
