@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from fmpipe.diagnose.figures import Figures, Series
 from fmpipe.diagnose.log import LOG_NAME
 from fmpipe.diagnose.read import tables
@@ -64,7 +66,10 @@ def rename(figures: Figures, aliases: Mapping[str, str] | None = None) -> None:
             figures.unknown.append(name)
         elif ours != name:
             figures.names[name] = ours
+        if "lg_loss_scale" in name:  # a logarithm
+            series = Series(series.steps, 2.0**series.values)
         metrics[ours or name] = series
+    _one_axis(metrics)
     for name in [n for n in metrics if n.endswith("/var") and n.startswith("stat/")]:
         std = metrics[name]
         metrics.setdefault(f"{name[:-3]}std", Series(std.steps, abs(std.values) ** 0.5))
@@ -79,6 +84,15 @@ def rename(figures: Figures, aliases: Mapping[str, str] | None = None) -> None:
         figures.remarks.append(Said("remark/names", names=names))
     if figures.unknown:
         figures.remarks.append(Said("remark/unknown", names=figures.unknown))
+
+
+def _one_axis(metrics: dict[str, Series]) -> None:
+    """Stretch held-out series that count epochs or evaluations to the steps of the training."""
+    final = max((x.steps[-1] for n, x in metrics.items() if n.startswith(("loss/", "lr")) and len(x.steps)), default=0)
+    for name, x in metrics.items():
+        counted = len(x.steps) > 3 and (np.diff(x.steps) == 1).mean() > 0.9 and x.steps[-1] < 0.1 * final
+        if counted and name.startswith(("val/", "quality/")):
+            metrics[name] = Series((x.steps * (final / max(1, x.steps[-1]))).astype(np.int64), x.values)
 
 
 def _folder(path: Path) -> Figures:

@@ -51,6 +51,12 @@ _WORDS = {  # the same in other languages
     "validierung": "val", "perte": "loss", "pérdida": "loss", "потери": "loss",
 }  # fmt: skip
 _LATIN = [(theirs, ours) for theirs, ours in _WORDS.items() if theirs.isascii()]
+_BIN = re.compile(
+    r"(.+?)(?:[_/]?(?:by|per)_t|_t|/t)?/[\[(]?(0?\.\d+|0\.0|0|1)\s*(?:-|–|,|to|_)\s*(?:[01]?\.\d+|1)[\])]?"
+)
+_CORRELATION = re.compile(r"corr_(?:out|pred|net|u|v|v_pred|model_pred)_(.+)")
+_CORRELATED = {"x1_x0": "velocity", "z1_z0": "velocity", "v*": "velocity", "x0": "x0", "z0": "x0", "noise": "noise",
+               "eps": "noise", "score": "score"}  # fmt: skip
 _SLICE = re.compile(r"(?:flow_)?(nmse|cos|mse|loss)_?(?:at_)?(?:t|slice|bin|bucket|tbin|t_bin|t_slice|t_bucket)_?(\d)")
 _ENDPOINT = re.compile(
     r"(?:flow_)?(?:endpt|endpoint|end|shoot|shooting|sample|sampling|rollout|euler|final|ode|integration)_?"
@@ -78,7 +84,7 @@ _KINDS = {  # words of a loss, in the order in which they decide
     "contrastive": {"contrastive", "clip", "itc", "nce", "infonce"},
     "disc": {"disc", "discriminator", "adv", "gan", "d", "g", "generator", "logits"},
     "repa": {"proj", "repa", "projection", "align"},
-    "rec": {"rec", "recon", "reconstruction", "l1", "nll", "pixel", "lpips", "perceptual", "p"},
+    "rec": {"rec", "recon", "reconstruction", "l1", "nll", "pixel", "pix", "percep", "lpips", "perceptual", "p"},
     "flow": {"flow", "fm", "cfm", "rf", "velocity", "vel", "v", "sit", "transport", "rectified", "matching", "pred"},
     "diffusion": {"diffusion", "diff", "eps", "epsilon", "noise", "ddpm", "simple", "denoise", "denoising", "vb", "x0",
                   "dsm", "denoiser", "sm"},
@@ -186,6 +192,10 @@ def canonical(name: str, extra: Mapping[str, str] | None = None) -> str | None:
 def _canonical(name: str) -> str | None:
     if CANONICAL.fullmatch(name):
         return name
+    if match := _BIN.fullmatch(name):  # val_nmse_by_t/0.3-0.4
+        found = _canonical(match[1])
+        plain = (found or "").removeprefix("val/")
+        return f"{found}_t{int(float(match[2]) * 10 + 0.5)}" if plain in ("flow/nmse", "flow/cos") else None
     name = re.sub(r"\[[^\]]*\]", "", name) or name  # units
     if match := re.fullmatch(r"(?:E\s*)?[|‖∥]+\s*([\w*]+)\s*[|‖∥]+(?:_2)?", name):  # a norm
         return {"x0": "scale/z0", "z0": "scale/z0", "x1": "scale/z1", "z1": "scale/z1", "xt": "scale/x_t",
@@ -199,7 +209,7 @@ def _canonical(name: str) -> str | None:
     if words and words[-1] in EPOCHS and set(words[:-1]) <= IGNORED:
         return "epoch"
     held = bool(HELD_OUT & set(words)) or "held" in words
-    ema = "ema" in words
+    ema = bool({"ema", "averaged"} & set(words)) or (words[-1:] == ["avg"] and "raw" not in words and held)
     words = [word for word in words if word not in HELD_OUT and word not in ("ema", "held", "out")]
     if len(words) > 1 and words[-1] in ("step", "epoch"):  # Lightning's suffixes
         words = words[:-1]
@@ -228,6 +238,8 @@ def _found(words: list[str], plain: list[str]) -> str | None:
         return f"flow/endpt_rmse@{match[1] or match[2]}"
     if match := _STAT.fullmatch(stem):
         return f"stat/{_STATS[match[1].replace('_', '')]}/{'nonfinite' if match[2] == 'nan' else match[2]}"
+    if (match := _CORRELATION.fullmatch(stem)) and match[1] in _CORRELATED:
+        return f"corr/{_CORRELATED[match[1]]}"
     has = set(words)
     if has & {"lr", "lrs"} or {"step", "size"} <= has or {"learning", "rate"} <= has or re.fullmatch(r"lr\d?_.*", stem):
         return "lr"
@@ -238,6 +250,8 @@ def _found(words: list[str], plain: list[str]) -> str | None:
             w for w in words if w not in {"upd", "update", "updates", "ratio", "dw", "w", "rel", "to", "weight", "head"}
         ]
         return f"step/{'_'.join(rest) or 'all'}_head_update_ratio"
+    if has & {"amp", "scaler", "fp16", "gradscaler"} and has & {"scale", "skipped", "skips"}:
+        return "scaler/scale" if "scale" in has else "scaler/skipped"
     if has & {"ent", "entropy", "h"}:
         who = next((w for w in ("teacher", "student") if w in has or w[0] in has), None)
         return f"ent/{who}" if who else None

@@ -9,10 +9,10 @@ NUMBER = r"[-+]?(?:\d[\d,]*\d\.\d+|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan
 N = rf"({NUMBER})"
 TENSOR = (
     r"x_?0|x_?1|z_?0|z_?1|x_?t|t|timesteps?|noise|eps|pixels?|images?|imgs?|inputs?|latents?|predicted_x_?0|pred"
-    r"|model_pred|v_pred|x_?0_target|target|z_text|z_img|model_output|output"
+    r"|model_pred|v_pred|x_?0_target|target|z_text|z_img|model_output|output|pixel_values?|x_?start"
 )
 NAMES = (  # of tensors, as arguments of cos(...) and mse(...)
-    r"v_?pred|v_?tgt|v_?target|pred|tgt|target|[uvp]\*?|u_\w+|v_\w+|[xz]_?1\s*-\s*[xz]_?0|z_?end|z_?N|x_?end|zN"
+    r"v_?pred|v_?tgt|v_?target|pred|out|net|tgt|target|[uvp]\*?|u_\w+|v_\w+|[xz]_?1\s*-\s*[xz]_?0|z_?end|z_?N|x_?end|zN"
     r"|[xz]_?[01t]|noise|eps|score|[xz]1_?hat|z_?hat"
 )
 RANGE = re.compile(rf"(?<![\w/.])({TENSOR})\b[`'\"]?\s*(?:∈|in|range|范围)?\s*[:=：]?\s*\[\s*{N}\s*,\s*{N}\s*\]", re.I)
@@ -28,7 +28,7 @@ _ENDS = re.compile(
     rf"`?\b({_CONSTANT})\b`?\s*[:：=]?\s*(?:范围|range)?\s*[:：]?\s*"
     rf"(?:\[\s*{N}\s*(?:,|\.\.\.|…|to)[^\]]*?(?<=[\s,.…o]){N}\s*\]"
     rf"|(?:min|first|start|from)\s*[:=]?\s*{N}\s*,?\s*(?:max|last|end|to)\s*[:=]?\s*{N}"
-    rf"|{N}\s*(?:\.\.\.?|…|→|->|to)\s*{N})",
+    rf"|{N}\s*(?:\.\.\.?|…|→|->|to|/)\s*{N})",
     re.IGNORECASE,
 )
 _FIRST_LAST = re.compile(

@@ -42,7 +42,11 @@ def whole(x: float | None) -> int | None:
     return int(x) if x is not None and abs(x) < 1e15 else None
 
 
-LIMIT = re.compile(r"wall.?time|time limit|preempt|keyboardinterrupt|early stopp|已完成", re.IGNORECASE)
+LIMIT = re.compile(
+    r"wall.?time|time limit|max_?(?:steps|epochs|iter)|reached|completed|finished|preempt|keyboardinterrupt"
+    r"|early stopp|已完成",
+    re.IGNORECASE,
+)
 
 
 class Row(NamedTuple):

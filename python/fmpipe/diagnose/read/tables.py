@@ -115,7 +115,7 @@ def _documents(text: str) -> object:
 
 def _metric_of(path: Path) -> str:
     """Return the metric in the name of a file that TensorBoard downloads: ``run-NAME-tag-train_loss.json``."""
-    return re.split(r"[-_]tag[-_]", path.stem)[-1]
+    return re.split(r"[-_]tag[-_]", path.stem)[-1].removeprefix("run-")
 
 
 def yaml_stream(text: str, name: str) -> Figures | None:
@@ -159,10 +159,22 @@ def _walk(node: object, path: str) -> Iterator[Row]:
                 yield Row(whole(number(at)), None, {path.strip("/"): number(value)})
             return
         for item in node:
-            if isinstance(item, dict):
+            if isinstance(item, dict) and (pair := _named(item)):
+                yield Row(_step_of(flat_numbers(item)), None, pair)
+            elif isinstance(item, dict):
                 row = flat_numbers(item)
                 if row:
                     yield Row(_step_of(row), None, row)
+
+
+def _named(item: dict) -> dict[str, float] | None:
+    """Return the metric of an object that has its name and its value, as Comet exports them."""
+    lower = {key.lower(): value for key, value in item.items()}
+    name, value = (next((lower[n] for n in _LONG[k] if n in lower), None) for k in ("name", "value"))
+    try:
+        return {name: float(value)} if isinstance(name, str) and value is not None else None
+    except (TypeError, ValueError):
+        return None
 
 
 def _texts(node: object, path: str, out: dict[str, str]) -> None:

@@ -15,14 +15,14 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[\d{1,2}m")
 _RANK = re.compile(
     r"^\W*\[?(?:rank|gpu|worker)[\s:=]*(\d+)\]?\W|\[(?:rank|gpu)[ :=]*(\d+)\]|^\s*(\d+):\s", re.IGNORECASE
 )
-_BAR = re.compile(r"(?:^|\||:)\s*(\d+)/\d+\s*\[[^\]]*?(?:it/s|s/it|<|\?it)[^\]]*?(?:,\s*(?=[A-Za-z_]+=)([^\]]*))?\]")
-COUNTERS = "|".join(sorted((re.escape(name) for name in STEPS if len(name) > 1), key=len, reverse=True))
+_BAR = re.compile(r"(?:\d+%)?\|?[^|\[]*(?:\||^|:)\s*(\d+)/\d+\s*\[([^\]]*?(?:it/s|s/it|<|\?it)[^\]]*)\]")
+_COUNTERS = "|".join(sorted((re.escape(name) for name in STEPS if len(name) > 1), key=len, reverse=True))
 _STEP = re.compile(
-    rf"(?:^|[\s(\[\]{{|,:'\"]|global[ _])(?:(?:{COUNTERS})\b|step(?=\d)|iter(?=\d))(?:\(\w+\))?['\"]?"
+    rf"(?:^|[\s(\[\]{{|,:'\"]|global[ _])(?:(?:{_COUNTERS})\b|step(?=\d)|iter(?=\d))(?:\(\w+\))?['\"]?"
     r"[\s=:#\[{'\"]*(\d[\d,]*)(?:\s*/\s*\d+)?(?![\d.e%])",
     re.IGNORECASE,
 )
-_PHASE = re.compile(r"Epoch\((train|val|test)\)\s*\[(\d+)\]\[\s*(\d+)/(\d+)\]", re.IGNORECASE)
+_PHASE = re.compile(r"Epoch(?:\((train|val|test)\))?:?\s*\[(\d+)\]\[\s*(\d+)/(\d+)\]", re.IGNORECASE)
 _THOUSANDS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)k(?=[/)\]\s,:]|$)")  # a step of 12.5k
 _SECOND = (
     r"(?:loss|cos|norm|rate|mse|kl|scale|ratio|error|psnr|entropy|steps/sec|lr|skipped|iterations|similarity|weight"
@@ -33,11 +33,15 @@ _PAIR = re.compile(
     rf"['\"]?\s*(?:(?:[:=：＝]|\bis\b|\.{{3,}})\s*|\s)['\"]?(?P<value>{NUMBER})['\"]?(?!(?!dB\b)[\w/]|:\d|-\d|\.\d|\s?%)",
     re.IGNORECASE,
 )
-_FIRST = re.compile(r"^(?:\W*\[?rank[\s:]*\d+\]?\W+)?\s*(\d+)\s+(?=[A-Za-z_])", re.IGNORECASE)  # a bare step in front
+_FIRST = re.compile(
+    r"^(?:\W*\[?rank[\s:]*\d+\]?\W+)?\s*(\d+)\s+\|?\s*(?=[A-Za-z_])", re.IGNORECASE
+)  # a bare step in front
 # How a line is rewritten before its pairs are read: calls, norms and statistics of tensors become plain names.
 _REWRITE = [
     (re.compile(r"\b(?:np\.\w+|tensor|torch\.tensor|jnp\.\w+|Array)\(\s*([^(),]*)[^()]*\)"), r"\1"),
     (re.compile(r"\btorch\.\w+|[(\[]\s*\d+(?:\s*[,x×]\s*\d+)+,?\s*[)\]]"), " "),
+    (re.compile(r"\b(?:shape|dtype|device)\s*=\s*\S*|\b(?:u?int|b?float)\d+\b"), " "),
+    (re.compile(rf"\(\s*{N}\s*,?\s*\)"), r" \1 "),
     (re.compile(r"reducing to (\d+)", re.I), r" loss_scale=\1 "),
     (re.compile(r"\s*([_^]?[₂²]|\^2)(?=[\s=:≈|/,)])"), ""),
     (re.compile(rf"[|‖∥]+\s*({NAMES})\s*[|‖∥]+\s*/\s*[|‖∥]+\s*({NAMES})\s*[|‖∥]+", re.I), " speed_ratio "),
@@ -52,7 +56,7 @@ _REWRITE = [
      r" \1_mean=\2 \1_std=\3 "),
 ]  # fmt: skip
 _STATISTIC = re.compile(
-    rf"(?<![\w/.])({TENSOR})(?:\.\w+)?\b['\"]?\s*[:=|({{\[,]*\s*"
+    rf"(?<![\w/.])({TENSOR})(?:\.\w+)?\b['\"]?(?:\s*\([^)]*\))?\s*[:=|({{\[,]*\s*"
     rf"((?:['\"]?(?:min|max|mean|std|var|nan)['\"]?\s*[:=]?\s*(?:{NUMBER})[\s,;|/]*){{1,6}})",
     re.IGNORECASE,
 )
@@ -159,15 +163,16 @@ def parse(line: str) -> Row | None:
         row = parse(line[found.end() :])
         if row is None:
             return None
-        held = found[1].lower() != "train"
-        values = {f"val/{k}" if held else k: x for k, x in row.values.items()}
-        return row._replace(step=None if held else (epoch - 1) * of + at, values=values)
+        held = (found[1] or "train").lower() != "train"
+        values = {f"val/{k}" if held else k: x for k, x in row.values.items()} | {"epoch": epoch}
+        return row._replace(step=None if held else epoch * of + at, values=values)
     if not any(c.isdigit() for c in line) and "nan" not in line.lower():
         return None
     line = _THOUSANDS.sub(lambda m: f"{float(m[1]) * 1000:.0f}", line)
     rank, bar, step = _RANK.search(line), _BAR.search(line), None
     if bar:
-        step, line = int(bar[1]), (bar[2] or "") + " " + line[bar.end() :]
+        postfix = re.split(r"it/s|s/it|\?it", bar[2])[-1]
+        step, line = int(bar[1]), f"{line[: bar.start()]} {postfix} {line[bar.end() :]}"
     elif found := _STEP.search(line):
         step = whole(float(found[1].replace(",", "")))
         line = line[: found.start()] + " " + line[found.end() :]
@@ -186,7 +191,8 @@ def parse(line: str) -> Row | None:
         values |= {f"{name}_min": _value(low), f"{name}_max": _value(high)}
     line = RANGE.sub(" ", line)
     for match in _PAIR.finditer(line):
-        key, number = match["key"].strip("| "), match["value"]
+        key, number = match["key"].strip(), match["value"]
+        key = key if re.fullmatch(r"\|[\w*]+\|", key) else key.strip("| ")
         if re.search(r"\.(?:py|cc|cpp|cu|rs|go|js)$", key):
             continue  # the place in the code that printed the line
         known = canonical(key)
@@ -235,7 +241,7 @@ def _contexts(lines: Iterable[str]) -> Iterator[tuple[str, str, Row | None]]:
             box = {}
         bars = text.startswith(("|", "│", "┃"))
         if bars:
-            text = re.sub(r"(?<=\s)\|([xv])\|(?=\s)", r"abs_\1", text)
+            text = re.sub(r"(?<=\s)\|([xv])\|(?=\s)", r"abs_\1", _called(text))
             cells = [c.strip(" *") for c in text.strip("|│┃").split(text[0])]
         elif text.count(" | ") and not re.search(r"[=:{]", text):  # as psql prints them
             cells = [c.strip() for c in text.split("|")]
@@ -243,6 +249,15 @@ def _contexts(lines: Iterable[str]) -> Iterator[tuple[str, str, Row | None]]:
             cells = re.split(r"\s+|\t", text)
         numbers = [_cell(cell) for cell in cells]
         empty = [cell.lower() in ("", "-", "--", "none", "null", "n/a", "nan") for cell in cells]
+        statistics = [h.lower() for h in header]
+        if (
+            len(cells) == len(header) > 2
+            and {"mean", "std"} <= set(statistics)
+            and re.fullmatch(TENSOR, cells[0], re.I)
+        ):
+            found = {f"{cells[0]}_{h}": n for h, n in zip(statistics, numbers) if n is not None}
+            yield heading, "", Row(None, None, found)
+            continue
         bin_ = re.fullmatch(
             r"[(\[]?\s*([01]?\.\d+|0|1)\s*(?:–|—|-|to|,|\.\.)\s*([01]?\.\d+|0|1)\s*[)\]]?", cells[0] if bars else ""
         )
@@ -264,7 +279,9 @@ def _contexts(lines: Iterable[str]) -> Iterator[tuple[str, str, Row | None]]:
                 canonical(c) is not None or c.lower() in (*STEPS, *EPOCHS, *COUNT, "t", "dt", "|x|", "|v|")
                 for c in names
             )
-            plain = all(re.fullmatch(r"[^\W\d][\w/.@*()%‖∥|\[\]-]*|[|‖∥].*", c) for c in names)
+            plain = (not bars and " | " in text) or all(
+                re.fullmatch(r"[^\W\d][\w/.@*()%‖∥|\[\]-]*|[|‖∥].*", c) for c in names
+            )
             if len(names) == len(cells) > 1 and (bars or plain) and known >= max(2, len(cells) // 2):
                 header = cells
                 continue
@@ -279,8 +296,17 @@ def _contexts(lines: Iterable[str]) -> Iterator[tuple[str, str, Row | None]]:
 
 def _cell(cell: str) -> float | None:
     """Return the number in a cell of a table, with a unit or a mark of it."""
-    found = re.fullmatch(rf"{N}\s*(?:dB|%|✓|✗|✔|x|×)?", cell, re.I)
-    return _value(found[1]) if found else None
+    found = re.fullmatch(rf"{N}\s*(dB|%|✓|✗|✔|x|×|k)?", cell, re.I)
+    value = _value(found[1]) if found else None
+    return value * 1000 if value is not None and found[2] in ("k", "K") else value
+
+
+def _called(text: str) -> str:
+    """Rewrite calls and ratios of norms in the header of a table, whose bars are not those of the table."""
+    for pattern, new in _REWRITE:
+        if new == " speed_ratio " or pattern.pattern.startswith(r"\b(cos|corr"):
+            text = pattern.sub(new, text)
+    return text
 
 
 def _row(values: dict[str, float | None]) -> Row:

@@ -58,6 +58,9 @@ def course_of(f: Figures) -> Course | None:
     """Return the course of the training loss; None if it is too short."""
     adversarial = "loss/disc" in f.metrics and "loss/rec" in f.metrics  # the total changes with the discriminator
     series = f.first_of(*(("loss/rec",) if adversarial else (*LOSSES, "loss/rec")))
+    if series is None:  # the longest of losses with other names
+        others = [x for n, x in f.metrics.items() if n.startswith("loss/") and n not in ("loss/kl", "loss/disc")]
+        series = max(others, key=lambda x: len(x.finite), default=None)
     if series is None or f.stage == "vae" or len(series.finite) < FEW:
         return None
     if "course" not in series._kept:

@@ -148,6 +148,8 @@ def target_definition(f: Figures, limit: Limits) -> Iterator[Evidence]:
     elif cos is not None and not m:
         yield say("pass", "step/cos", cos=cos)
     own = f.late("corr/velocity")
+    if own is not None and own <= -limit["target/sign"]:
+        yield say("fail", "target/negative", cos=own)
     for name in ("noise", "score", "x0"):
         other = f.late(f"corr/{name}")
         if own is not None and other is not None:

@@ -369,7 +369,7 @@ def overflow(f: Figures, limit: Limits) -> Iterator[Evidence]:
     if series is None or len(series.finite) < 10:
         return
     x, skipped, share = series.finite, f.metrics.get("scaler/skipped"), 0.0
-    falls = x[-1] <= min(x.max() / limit["overflow/fall"], limit["overflow/low"]) and x[-1] <= x[len(x) // 2]
+    falls = x[-1] <= min(x.max() / limit["overflow/fall"], limit["overflow/low"]) and x[-1] <= 4 * x[len(x) // 2]
     if skipped is not None and len(skipped.finite) > 1:
         total = skipped.finite[-1] if (np.diff(skipped.finite) >= 0).all() else skipped.finite.sum()
         steps = [s.steps for s in f.metrics.values() if len(s.steps)]
