@@ -1,10 +1,11 @@
-"""python make.py OUT: write every log into OUT/<half>/<id>/ and OUT/<half>/manifest.json."""
+"""python make.py OUT: write every log into OUT/<half>/<id>/ and OUT/<half>/manifest.json, and those of other authors."""
 
 import collections
 import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -75,3 +76,6 @@ def main(out):
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    for author in ("second", "c", "d", "e", "f", "g"):
+        make = os.path.join(HERE, author, "make.py")
+        subprocess.run([sys.executable, make, os.path.join(sys.argv[1], author)], check=True, stdout=subprocess.DEVNULL)

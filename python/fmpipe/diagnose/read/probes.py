@@ -131,7 +131,7 @@ class Probes:
         if (
             not found
             or not kind
-            or (kind == "teacher" and _FULL.search(line) and not _HALF.search(line) and self.errors.get(kind))
+            or (kind == "teacher" and _FULL.search(where) and not _HALF.search(where) and self.errors.get(kind))
         ):
             return bool(found) and kind != ""
         self.kind = kind

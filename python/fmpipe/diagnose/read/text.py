@@ -228,7 +228,8 @@ def _contexts(lines: Iterable[str]) -> Iterator[tuple[str, str, Row | None]]:
             text.lstrip("# ") if text.startswith("#") and len(text.split()) > 2 and not line.startswith("##") else text
         )
         words = text.strip("`#* ")
-        if words and (line.startswith("#") or words[-1] in ":：" or re.match(r"\d+[).）]\s", words)):
+        titled = re.fullmatch(r"[=\-~]{2,}\s*(.*\w.*?)\s*[=\-~]{2,}", words)
+        if words and (titled or line.startswith("#") or words[-1] in ":：" or re.match(r"\d+[).）]\s", words)):
             heading = words.rstrip(":：")
         ruled = re.fullmatch(r"[-=+|: \u2500-\u257f]{3,}", text) and not re.search(r"[^\W_]", text)
         if ruled:
@@ -279,7 +280,8 @@ def _contexts(lines: Iterable[str]) -> Iterator[tuple[str, str, Row | None]]:
                 canonical(c) is not None or c.lower() in (*STEPS, *EPOCHS, *COUNT, "t", "dt", "|x|", "|v|")
                 for c in names
             )
-            plain = (not bars and " | " in text) or all(
+            words_only = not re.search(r"(?<![\w.-])[-+]?\d", re.sub(r"\([^)]*\)", "", text))
+            plain = (not bars and " | " in text and words_only) or all(
                 re.fullmatch(r"[^\W\d][\w/.@*()%‖∥|\[\]-]*|[|‖∥].*", c) for c in names
             )
             if len(names) == len(cells) > 1 and (bars or plain) and known >= max(2, len(cells) // 2):
@@ -306,7 +308,7 @@ def _called(text: str) -> str:
     for pattern, new in _REWRITE:
         if new == " speed_ratio " or pattern.pattern.startswith(r"\b(cos|corr"):
             text = pattern.sub(new, text)
-    return text
+    return re.sub(r"\|\|\s*([\w*]+)\s*\|\|", r"norm_\1", text)
 
 
 def _row(values: dict[str, float | None]) -> Row:
