@@ -11,6 +11,7 @@ from fmpipe.diagnose.texts import Said, into, word
 MARKS = {"fail": "❌", "warn": "⚠️", "pass": "✅", "skipped": "❔"}
 ENOUGH = 0.5  # of the rules that a log can feed: with fewer, nothing is said to be healthy
 LISTED = 14  # names of metrics to log
+FIRST = ("loss/", "val/", "lr", "grad/", "flow/", "std/", "mu/", "scale/", "step/")  # the order in which to name them
 MODEL = ("vae_round_trip", "text_path", "scale", "one_step", "shooting", "endpoint", "probes")  # of a check with images
 
 
@@ -31,7 +32,8 @@ def needs(findings: Sequence[Finding], lang: str) -> str:
     """Return how many rules could be evaluated, and what to log for the others."""
     judged, every = evaluated(findings)
     left = [RULES[f.name].metrics for f in findings if f.status == "skipped"]
-    names = list(dict.fromkeys(name for metrics in left for name in metrics[:2]))
+    names = dict.fromkeys(name for metrics in left for name in metrics[:2])
+    names = sorted(names, key=lambda name: next((k for k, p in enumerate(FIRST) if name.startswith(p)), len(FIRST)))
     if not names:
         return word(lang, "needs_none", evaluated=judged, all=every)
     names = names[:LISTED] + ["…"] * (len(names) > LISTED)

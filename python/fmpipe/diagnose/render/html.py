@@ -121,18 +121,20 @@ def html(
     if comparison is not None:
         body.append(f"<h2>{word(lang, 'compare')}</h2>{_list(comparison.lines, lang)}")
     body.append(f"<h2>{word(lang, 'rules')}</h2><p><small>{word(lang, 'hover')}</small></p>")
-    for f in findings:
+    for f in (f for f in findings if f.status != "skipped"):
         why = follows(f, lang)
         verdict = word(lang, f"status/{f.status}") + (f", {why}" if why else "")
-        said = _evidence(f, lang) if f.evidence else f"<p>{word(lang, 'no_data')}</p>"
         todo = f"<p><b>{word(lang, 'next')}:</b> {escape(' '.join(str(into(a, lang)) for a in f.advices))}</p>"
         rule = f"<p>{word(lang, 'threshold')}: {escape(str(into(f.threshold, lang)))}</p>"
         rule += f"<p><i>{escape(str(into(f.experience, lang)))}</i></p>"
         details = f"<details><summary>{word(lang, 'values')}</summary>{table(f.values)}{rule}</details>"
         body.append(
-            f'<section class="{f.status}"><h3>{escape(label(f, lang))} <small>{f.name}: {verdict}</small></h3>{said}'
-            f"{todo if f.advices else ''}{details if f.status != 'skipped' else ''}{chart(f)}</section>"
+            f'<section class="{f.status}"><h3>{escape(label(f, lang))} <small>{f.name}: {verdict}</small></h3>'
+            f"{_evidence(f, lang)}{todo if f.advices else ''}{details}{chart(f)}</section>"
         )
+    if left := [f for f in findings if f.status == "skipped"]:
+        rows = (f"{f.name}: {f.says(lang) or word(lang, 'no_data')}" for f in left)
+        body.append(f'<section class="skipped"><h3>{word(lang, "status/skipped")}</h3>{_list(rows, lang)}</section>')
     for key, lines in (("findings", facts(figures)), ("observations", observations(figures))):
         body.append(f"<h2>{word(lang, key)}</h2>{_list(list(lines), lang)}")
     body.append(f"<h2>{word(lang, 'advice')}</h2>{_list(advices(findings), lang)}")

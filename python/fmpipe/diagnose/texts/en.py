@@ -274,7 +274,7 @@ TEXTS = {
     "trial/shuffled": ("Shuffling the condition costs {gain:.3g} of the cosine.", "The field averages over conditions: check the pairing, the text path and that the condition is connected."),
     # the course of a run
     "lr/small": ("The learning rate is at most {top:.3g} (median {middle:.3g}).", "Raise the learning rate (1e-4 is usual for AdamW), and check the schedule: a warm-up over more steps than the run has, or a scale of 0.", "The learning rate is 0 or far too small"),
-    "lr/high": ("At a learning rate of up to {top:.3g}, the losses span {swing:.2g} times their median.", "Lower the learning rate by a factor of 3 to 10, or warm up longer; clip gradients at 1.", "The learning rate is too high"),
+    "lr/high": ("At a learning rate of up to {top:.3g}, single losses differ by {swing:.2g} times their level.", "Lower the learning rate by a factor of 3 to 10, or warm up longer; clip gradients at 1.", "The learning rate is too high"),
     "lr/restart": ("At step {step} the learning rate jumps from {low:.3g} to {high:.3g}; the loss was {before:.4g} and ends at {after:.4g}.", "Restore the state of the scheduler when resuming, or use one decay without restarts; continue from the checkpoint before step {step}.", "A restart of the learning rate undoes the run"),
     "trend/flat": ("The loss goes from {first:.4g} to {last:.4g}.", "Overfit a few samples first (fmpipe overfit). Check the target, the learning rate, and whether gradients reach the parameters.", "Nothing is learned: the loss does not fall"),
     "trend/falls": "The loss has its lowest level, {low:.4g}, at step {step} and ends at {last:.4g}.",
