@@ -47,7 +47,7 @@ class Probe:
 class FlowPipelineOutput(BaseOutput):
     """images: as ``output_type`` says. trace: of all steps. z0, z1: the latents before and after the flow.
 
-    probes: ``A`` decode(z0), ``B`` the rms of the first step's change, ``C`` decode(z1): the diary's three looks.
+    probes: ``A`` decode(z0), ``B`` the rms of the first step's change, ``C`` decode(z1), as in the debugging notes.
     mu, logvar: of the text head (None if latents were given).
     """
 

@@ -10,7 +10,7 @@ import numpy as np
 class Series:
     """One figure over time. steps, values: (N,), in the order of the steps.
 
-    stated: summaries that somebody else wrote down (``{"min": 0.16, "last10": 0.05, "count": 57168}``); each goes
+    stated: summaries that a text states (``{"min": 0.16, "last10": 0.05, "count": 57168}``); each goes
     before what the values give, so that a report without its log is a series too.
     """
 

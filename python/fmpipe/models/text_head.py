@@ -210,7 +210,7 @@ class TextHead(VariationalHead):
 
 
 class LinearHead(VariationalHead):
-    """Seed 001's: three linear layers on the tokens side by side; tokens that are masked out count as zeros.
+    """Three linear layers on the concatenated tokens, as in the debugging notes; masked tokens count as zeros.
 
     pooled: on the sentence instead, the mean of its tokens brought to length √width. It is what MiniLM was trained for:
     a paraphrase lies near, and a new place in the sentence changes nothing. dropout: after both GELUs.

@@ -156,8 +156,8 @@ def condition_gain(
     ``cos(v(ψ(t, z0, z1)), z1 - z0) - cos(v(ψ(t, z0[π], z1)), z1 - z0[π])``, the differences standing for the path's
     velocity. A field that takes z1 from z0 is then led to another z1 and loses; one that has only the average picture
     loses nothing. It says nothing at t near 1, where x_t is z1, and little where x_t shows z0 and z1 apart (z0 very
-    sharp, see ``leak``): whoever sees both gets the line between any two right. So without cond a gain above
-    0 is evidence of use, but 0 is none of disuse before those two are ruled out. t: (B,). B of at least 2.
+    sharp, see ``leak``): a field that sees both predicts the line between any two correctly. So without cond a gain
+    above 0 is evidence of use, but 0 is no evidence of disuse before these two are ruled out. t: (B,). B of at least 2.
     """
     check_ends("condition_gain", x0, x1, least=2)
     path = path or PATHS["psi"]
