@@ -5,12 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fmpipe.diagnose.engine import RULES
 from fmpipe.diagnose.read import UnknownLogError, read
 from fmpipe.diagnose.read.names import canonical
-from fmpipe.diagnose.read.text import parse
+from fmpipe.diagnose.read.plans import Plans
+from fmpipe.diagnose.read.text import parse, read_text
 from fmpipe.diagnose.texts import en
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -43,6 +45,23 @@ def test_the_right_cause_stays_first_on_the_logs_that_were_tuned_on(corpus, monk
     assert (faulty, healthy) == (390, 220)
     assert right >= 385
     assert false <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("half", ["tune", "d/b"])
+def test_lines_of_a_known_shape_are_read_as_if_each_were_parsed(corpus, monkeypatch, half):
+    cases = [corpus / half / case["path"] for case in json.loads((corpus / half / "manifest.json").read_text())]
+    files = [path for path in cases if path.suffix in (".log", ".txt", ".out")]
+    assert len(files) > 15
+    quick = [read_text(path.read_text(), "") for path in files]
+    monkeypatch.setattr(Plans, "learn", lambda self, line, row: None)
+    for path, found in zip(files, quick, strict=True):
+        slow = read_text(path.read_text(), "")
+        assert found.metrics.keys() == slow.metrics.keys(), path
+        for name, series in slow.metrics.items():
+            np.testing.assert_array_equal(found.metrics[name].steps, series.steps, str(path))
+            np.testing.assert_array_equal(found.metrics[name].values, series.values, str(path))
+        assert found.measured == slow.measured
 
 
 def test_the_score_maps_rules_and_evidence_that_exist(monkeypatch):

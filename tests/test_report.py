@@ -471,7 +471,9 @@ def test_the_page_is_self_contained_and_has_a_plot_for_each_rule_with_series(lan
     plotted = [f.name for f in findings if lines_of(f, figures)]
     due = [f.name for f in findings if figures.metrics.keys() & set(RULES[f.name].metrics)]
     assert set(plotted) == {*due, "sampler_state", "schedule_constants"}
-    shown = [f.name for f in findings if f.name in plotted and f.status != "skipped"]  # the others are listed at the end
+    shown = [
+        f.name for f in findings if f.name in plotted and f.status != "skipped"
+    ]  # the others are listed at the end
     assert [int(k) for k in re.findall(r'data-k="(\d+)"', text)] == list(range(len(shown)))
     assert len(data["charts"]) == len(shown) >= 20
     assert all(len(line["x"]) == len(line["y"]) > 0 for chart in data["charts"] for line in chart)

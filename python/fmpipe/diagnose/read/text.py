@@ -2,15 +2,17 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.read.names import EPOCHS, STEPS, canonical
+from fmpipe.diagnose.read.plans import Plans
 from fmpipe.diagnose.read.probes import COUNT, Probes, role
 from fmpipe.diagnose.read.prose import NAMES, NUMBER, RANGE, TENSOR, N, statements
 from fmpipe.diagnose.read.rows import LIMIT, STOPPED, Row, flat_numbers, gathered, whole
 from fmpipe.diagnose.texts import Said
 
+LONGEST = 4000  # characters of a printed line; a longer one is data
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[\d{1,2}m")
 _RANK = re.compile(
     r"^\W*\[?(?:rank|gpu|worker)[\s:=]*(\d+)\]?\W|\[(?:rank|gpu)[ :=]*(\d+)\]|^\s*(\d+):\s", re.IGNORECASE
@@ -70,14 +72,32 @@ def read_text(text: str, name: str) -> Figures:
     """Return everything that a text states: metrics, sampling traces, constants, and the numbers of checks."""
     lines = [_ANSI.sub("", part) for line in _without_code(text.splitlines()) for part in line.split("\r")]
     lines = list(_joined(re.sub(r"\*\*|`|^\s*\*\s", "", line) for line in lines))
-    text = "\n".join(lines)
-    rows, probes, tabled = [], Probes(), set()
-    for context, line, table in _contexts(lines):
+    rows, probes, tabled, prose, plans = [], Probes(), set(), [], Plans(parse)
+
+    def again(line: str) -> bool:
+        """Take a line of a shape that was seen before."""
+        known, row = plans(line)
+        if row is not None:
+            rows.append(row)
+        elif known:
+            prose.append(line)
+        return known
+
+    for context, line, table in _contexts(lines, again):
         row = table or parse(line)
-        if not probes.take(row, line, context) and row is not None and _known(row):
-            known = row.values if row.step is not None else _stated(row, line)
-            rows.append(row._replace(values=known))
-            tabled |= {id(rows[-1])} if table else set()
+        taken = probes.take(row, line, context)
+        if taken or row is None or not _known(row):
+            prose.append(line)
+            row = None
+        elif row.step is None:
+            prose.append(line)
+            rows.append(row._replace(values=_stated(row, line)))
+        else:
+            rows.append(row)
+        tabled |= {id(rows[-1])} if table and row is not None else set()
+        if not table and not taken and (row is None or row.step is not None) and not _is_heading(line):
+            plans.learn(line, row)
+    text = "\n".join(prose)
     if tabled and not any(row.step is not None for row in rows):  # prose around a table: the table counts
         sure = {canonical(k) for row in rows if id(row) in tabled for k in row.values}
         rows = [
@@ -85,7 +105,7 @@ def read_text(text: str, name: str) -> Figures:
             for r in rows
         ]
     out = gathered(name, rows)
-    out.lines = len(text.splitlines())
+    out.lines = len(lines)
     out.metrics = {key: x for key, x in out.metrics.items() if key.lower() not in (*COUNT, "t")}
     stated, out.constants = statements(text)
     long = {canonical(key) for key, x in out.metrics.items() if len(x.values) > 4}
@@ -166,7 +186,7 @@ def parse(line: str) -> Row | None:
         held = (found[1] or "train").lower() != "train"
         values = {f"val/{k}" if held else k: x for k, x in row.values.items()} | {"epoch": epoch}
         return row._replace(step=None if held else epoch * of + at, values=values)
-    if not any(c.isdigit() for c in line) and "nan" not in line.lower():
+    if len(line) > LONGEST or (not any(c.isdigit() for c in line) and "nan" not in line.lower()):
         return None
     line = _THOUSANDS.sub(lambda m: f"{float(m[1]) * 1000:.0f}", line)
     rank, bar, step = _RANK.search(line), _BAR.search(line), None
@@ -219,17 +239,29 @@ def _value(text: str) -> float | None:
     return float(text.replace(",", ""))
 
 
-def _contexts(lines: Iterable[str]) -> Iterator[tuple[str, str, Row | None]]:
-    """Yield (heading, line, row) of every line; row: that of a table with a header, or of a box of key | value."""
+def _is_heading(line: str) -> bool:
+    words = line.strip().strip("`#* ")
+    titled = re.match(r"[=\-~]{2,}\s*\w", words)
+    return bool(words) and bool(
+        titled or line.lstrip().startswith("#") or words[-1] in ":：" or re.match(r"\d+[).）]\s", words)
+    )
+
+
+def _contexts(lines: Iterable[str], again: Callable[[str], bool]) -> Iterator[tuple[str, str, Row | None]]:
+    """Yield (heading, line, row) of every line; row: that of a table with a header, or of a box of key | value.
+
+    again: takes a line outside of tables whose shape is known.
+    """
     heading, header, box = "", [], {}
     for line in lines:
+        if not header and not box and again(line):
+            continue
         text = line.strip()
         text = (
             text.lstrip("# ") if text.startswith("#") and len(text.split()) > 2 and not line.startswith("##") else text
         )
         words = text.strip("`#* ")
-        titled = re.fullmatch(r"[=\-~]{2,}\s*(.*\w.*?)\s*[=\-~]{2,}", words)
-        if words and (titled or line.startswith("#") or words[-1] in ":：" or re.match(r"\d+[).）]\s", words)):
+        if _is_heading(line):
             heading = words.rstrip(":：")
         ruled = re.fullmatch(r"[-=+|: \u2500-\u257f]{3,}", text) and not re.search(r"[^\W_]", text)
         if ruled:
