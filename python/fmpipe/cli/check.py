@@ -145,13 +145,16 @@ def check(
             else:
                 pixels, texts = _pictures(images, captions, n, model, own)
                 figures = None if log is None else read(log)
+                if figures is not None:
+                    figures.measured = {}  # of an earlier check
                 options = {"steps": steps, "seed": seed, "gain": gain, "overrides": overrides}
                 found = examine(model, pixels, texts, figures, **options)
-    except (OSError, ValueError, FloatingPointError) as error:
+    except (OSError, ValueError, ImportError, FloatingPointError) as error:
         raise Refused(error) from None
     if all(f.status == "skipped" for f in found.findings):
         tell(found.findings, out, lang)
-        raise Refused(f"no check could run on {what}: see above which methods and options are missing")
+        why = "no figures in it could be judged" if text else "see above which methods and options are missing"
+        raise Refused(f"no check could run on {what}: {why}")
     pictures = {name: _row(tensor[:8]) for name, tensor in found.pictures.items()}
     for name, picture in pictures.items():
         save_image(picture, place / f"{name}.png")

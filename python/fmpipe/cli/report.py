@@ -71,6 +71,12 @@ def report(
     aliases = dict(item.partition("=")[::2] for item in alias or [])
     if wrong := [item for item in alias or [] if not all(item.partition("="))]:
         raise Refused(f"--alias must be theirs=ours, for example my_fm=loss/flow, got {wrong[0]!r}")
+    for theirs, ours in aliases.items():
+        from fmpipe.diagnose.read.names import CANONICAL, canonical
+
+        if not CANONICAL.fullmatch(ours):
+            near = f"; did you mean {canonical(ours)}?" if canonical(ours) else ""
+            raise Refused(f"--alias {theirs}={ours}: {ours} is not a name of docs/logging.md{near}")
     seen, looks = None, 0
     try:
         while True:

@@ -4,6 +4,7 @@ Metrics get their canonical names (:mod:`.names`); whatever is odd about the log
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from fmpipe.diagnose.read.text import read_text
 from fmpipe.diagnose.texts import Said
 
 STAGES = ("flow", "diffusion", "head", "vae")  # the main one first
-KINDS = ("trainer_state.json", "metrics.csv", "progress.csv", "*.tfevents.*", "*.jsonl", "*.csv", "*.tsv", "*.json")
-KINDS += ("*.log", "*.out", "*.txt", "*.md", "*")
+KINDS = ("trainer_state.json", "metrics.csv", "progress.csv", "*.tfevents.*", "*.jsonl", "*.csv", "*.tsv")
+KINDS += ("scalars.json", "*.log", "*.out", "*.txt", "*.json", "*.md", "*")
 
 
 class UnknownLogError(ValueError):
@@ -37,7 +38,10 @@ def read(path: str | Path, aliases: Mapping[str, str] | None = None) -> Figures:
     if not path.exists():
         raise FileNotFoundError(f"no such run or log: {path}")
     is_run_log = path.is_file() and path.name == LOG_NAME  # its rotated parts and config.yaml are beside it
-    out = _log_folder(path.parent) if is_run_log else _folder(path) if path.is_dir() else _file(path)
+    if path.is_file() and not is_run_log:
+        out = _file(path, aliases)
+    else:
+        out = _log_folder(path.parent) if is_run_log else _folder(path)
     for part in out.all_stages.values():
         rename(part, aliases)
     known = any(canonical(name) and not name.startswith(("w/", "epoch", "run/")) for name in out.metrics)
@@ -66,6 +70,8 @@ def rename(figures: Figures, aliases: Mapping[str, str] | None = None) -> None:
             figures.unknown.append(name)
         elif ours != name:
             figures.names[name] = ours
+        if "@" in (ours or "") and re.search(r"(?<!r)mse", name.lower()):  # an MSE where an RMSE is meant
+            series = Series(series.steps, abs(series.values) ** 0.5)
         if "lg_loss_scale" in name:  # a logarithm
             series = Series(series.steps, 2.0**series.values)
         metrics[ours or name] = series
@@ -116,7 +122,7 @@ def _folder(path: Path) -> Figures:
 def _foreign_log(path: Path) -> Path | None:
     """Return the log that another trainer left somewhere in a folder: the newest of the first kind that is there."""
     folders = [p for p in [path, *path.rglob("metrics")] if p.name == "metrics" and p.is_dir()]
-    if mlflow := next((p for p in folders if any(p.iterdir())), None):
+    if mlflow := next((p for p in folders if tables.is_mlflow(p)), None):
         return mlflow
     for kind in KINDS:
         files = (p for p in path.rglob(kind) if p.is_file() and p.stem not in ("check", "report"))
@@ -144,7 +150,14 @@ def _logs(path: Path) -> list[Path]:
 def _log_folder(path: Path) -> Figures:
     """Read a folder with a log; that of a stage belongs to the run above it."""
     files = _logs(path)
-    out = _merged([_file(p) for p in files], files) if files else Figures()
+    parts = [_file(p) for p in files]
+    if len(files) > 1 and files[-1].suffix in (".csv", ".jsonl") and files[-1].name != LOG_NAME:
+        names = [name for part in parts for name in part.metrics]
+        for p, part in zip(files, parts, strict=True):  # train.csv and val.csv with the same names
+            part.metrics = {
+                f"{p.stem}/{name}" if names.count(name) > 1 else name: x for name, x in part.metrics.items()
+            }
+    out = _merged(parts, files) if files else Figures()
     if len(files) > 1 and files[-1].name == LOG_NAME:
         out.remarks.insert(0, Said("remark/rotated", files=[p.name for p in files]))
     out.stage = path.name if path.name in STAGES else ""
@@ -185,13 +198,15 @@ def _floats(value: object) -> object:
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
 
 
-def _file(path: Path) -> Figures:
+def _file(path: Path, aliases: Mapping[str, str] | None = None) -> Figures:
     if "tfevents" in path.name:
         return tables.events(path)
     if path.suffix.lower() in (".csv", ".tsv"):
         return tables.csv(path)
     with path.open("rb") as file:
         head = file.read(1 << 16)
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):  # as PowerShell writes them
+        return read_text(path.read_text(encoding="utf-16", errors="replace"), path.name, aliases)
     lines = [line for line in head.split(b"\n") if line.strip()]
     jsonish = sum(line.lstrip().startswith((b'{"', b"{'")) or line.strip() == b"{}" for line in lines)
     if b"\0" in head[:1024]:
@@ -213,7 +228,7 @@ def _file(path: Path) -> Figures:
         found = tables.yaml_stream(text, path.name)
         if found is not None:
             return found
-    return read_text(text, path.name)
+    return read_text(text, path.name, aliases)
 
 
 def _merged(parts: list[Figures], files: list[Path]) -> Figures:

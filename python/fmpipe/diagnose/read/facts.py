@@ -12,9 +12,10 @@ FACTS = ("vae_digest", "resolution", "latent_size", "scale")
 def facts_of(folder: Path, config: dict) -> dict[str, object]:
     """Return what a run's folder says about :data:`FACTS`: from its config.yaml, and from its autoencoder."""
     facts: dict[str, object] = {}
-    if size := (config.get("data") or {}).get("size"):
+    data, own = (x if isinstance(x := config.get(key), dict) else {} for key in ("data", "vae"))
+    if size := data.get("size"):
         facts["resolution"] = size
-    given = (config.get("vae") or {}).get("path")
+    given = own.get("path")
     places = [Path(given)] if given else [folder / "pipeline" / "vae", folder / "vae" / "result"]
     place = next((p for p in places if (p / "config.json").is_file()), None)
     if place is None:

@@ -234,7 +234,7 @@ def _found(words: list[str], plain: list[str]) -> str | None:
         return ALIASES[stem]
     if match := _SLICE.fullmatch(stem):
         return f"flow/{'nmse' if match[1] in ('mse', 'loss') else match[1]}_t{match[2]}"
-    if match := _ENDPOINT.fullmatch(stem):
+    if (match := _ENDPOINT.fullmatch(stem)) and re.search(r"rmse|err|mse|endpt|endpoint|shoot", stem):
         return f"flow/endpt_rmse@{match[1] or match[2]}"
     if match := _STAT.fullmatch(stem):
         return f"stat/{_STATS[match[1].replace('_', '')]}/{'nonfinite' if match[2] == 'nan' else match[2]}"

@@ -66,7 +66,7 @@ class Probes:
         if {"x", "v", "dt"} <= by.keys():
             self._step(row, [by[k][1] for k in ("x", "v", "dt")], context)
             return True
-        if "t" in by and "cos" in by and by["t"][1] is not None and 0 <= by["t"][1] <= 1:
+        if "t" in by and "cos" in by and None not in (by["t"][1], by["cos"][1]) and 0 <= by["t"][1] <= 1:
             self.fm[by["t"][1]] = (by["cos"][1], by["ratio"][1] if "ratio" in by else None)
             return True
         return self._shot(by) or self._count(row, by, line, where)

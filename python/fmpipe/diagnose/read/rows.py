@@ -44,7 +44,7 @@ def whole(x: float | None) -> int | None:
 
 LIMIT = re.compile(
     r"wall.?time|time limit|max_?(?:steps|epochs|iter)|reached|completed|finished|preempt|keyboardinterrupt"
-    r"|early stopp|已完成",
+    r"|early stopp|tensorboard|writer|profiler|logger|wandb|已完成",
     re.IGNORECASE,
 )
 
@@ -217,7 +217,7 @@ def take(frame: "pl.DataFrame", kept: Gathered) -> bool:
     counted = next((column for column in columns if column.name == "step"), None)
     numbered = counted is not None
     if numbered:
-        steps = counted.cast(pl.Float64, strict=False).fill_null(strategy="forward").fill_null(0)
+        steps = counted.cast(pl.Float64, strict=False).fill_nan(None).fill_null(strategy="forward").fill_null(0)
         steps = kept.counter(steps.to_numpy().astype(np.int64))
     else:
         steps = np.arange(kept.lines, kept.lines + len(frame))

@@ -42,8 +42,8 @@ def json_lines(path: Path) -> Figures:
             try:
                 frame = pl.scan_ndjson(io.BytesIO(block), infer_schema_length=None).collect()
             except pl.exceptions.PolarsError:  # one name with values of several types
-                rows = (flat_numbers(json.loads(line)) for line in block.split(b"\n") if line.strip())
-                return gathered(path.name, [Row(_step_of(row), None, row) for row in rows])
+                _mixed(block, kept)
+                continue
         numbered &= take(frame, kept)
     out = kept.figures(path.name)
     if torn:
@@ -52,6 +52,21 @@ def json_lines(path: Path) -> Figures:
     if not numbered:
         out.remarks.append(Said("remark/no_steps", file=path.name))
     return out
+
+
+def _mixed(block: bytes, kept: Gathered) -> None:
+    """Add the lines of a block in which a name has values of several types."""
+    for line in block.split(b"\n"):
+        if line.strip():
+            found = json.loads(line)
+            row = flat_numbers(found)
+            step = _step_of(row)
+            at = kept.counter(np.array([kept.lines if step is None else step]))
+            kept.lines += 1
+            _texts(found, "", kept.texts)
+            for name, x in row.items():
+                if x is not None:
+                    kept.add(name, at, np.array([x]))
 
 
 def _blocks(path: Path) -> Iterator[tuple[bytes, bool]]:
@@ -105,11 +120,14 @@ def json_document(path: Path) -> Figures:
 
 def _documents(text: str) -> object:
     """Return the JSON document of a text, or the list of several that follow each other."""
-    decoder, found, at = json.JSONDecoder(), [], 0
+    decoder, space = json.JSONDecoder(), re.compile(r"[\s,\ufeff]*")
+    found, at = [], space.match(text).end()
     while at < len(text):
         value, at = decoder.raw_decode(text, at)
         found.append(value)
-        at += len(text[at:]) - len(text[at:].lstrip(" \t\r\n,"))
+        at = space.match(text, at).end()
+    if not found:
+        raise ValueError("it is empty")
     return found[0] if len(found) == 1 else found
 
 
@@ -211,13 +229,13 @@ def csv(path: Path) -> Figures:
         frame = pl.read_csv(io.BytesIO(text.encode()), separator=separator, **options)
     except pl.exceptions.PolarsError:  # not a table after all
         return read_text(text, path.name)
-    frame = frame.rename({c: c.strip().lstrip("#\ufeff").strip() or c for c in frame.columns})
+    frame = _renamed(frame, {c: c.strip().lstrip("#\ufeff").strip() or c for c in frame.columns})
     # W&B's charts: "run - metric", with the smallest and largest of each bin beside it
     frame = frame.select([c for c in frame.columns if not c.endswith(("__MIN", "__MAX"))])
     short = {c: c.rpartition(" - ")[2].strip() for c in frame.columns if " - " in c}
     first = {name: c for c, name in reversed(short.items())}  # of several runs, the first
     frame = frame.select([c for c in frame.columns if c not in short or first[short[c]] == c])
-    frame = frame.rename({c: name for c, name in short.items() if c in frame.columns})
+    frame = _renamed(frame, {c: name for c, name in short.items() if c in frame.columns})
     lower = {c.lower(): c for c in frame.columns}
     name, value = (next((lower[n] for n in _LONG[k] if n in lower), None) for k in ("name", "value"))
     if (
@@ -242,6 +260,14 @@ def csv(path: Path) -> Figures:
     if not numbered:
         out.remarks.append(Said("remark/no_steps", file=path.name))
     return out
+
+
+def _renamed(frame, names: dict[str, str]):
+    """Rename columns; of several that get the same name, the first is kept."""
+    new = {c: names.get(c, c) for c in frame.columns}
+    first = {name: c for c, name in reversed(new.items())}
+    kept = [c for c in frame.columns if first[new[c]] == c]
+    return frame.select(kept).rename({c: new[c] for c in kept})
 
 
 def _is_units(cells: list[str]) -> bool:
@@ -296,13 +322,21 @@ def events(path: Path) -> Figures:
 
 def event_folders(path: Path) -> Figures:
     """Read event files in several folders, such as train and val, whose names go before those of the metrics."""
-    out = Figures(source=str(path))
+    kept = Gathered()
     for file in sorted(path.rglob("*tfevents*")):
         part = events(file)
-        out.lines += part.lines
-        out.texts |= part.texts
-        out.metrics |= {f"{file.parent.name}/{name}": series for name, series in part.metrics.items()}
-    return out
+        kept.lines += part.lines
+        kept.texts |= part.texts
+        kept.constants |= part.constants
+        for name, series in part.metrics.items():
+            kept.add(f"{file.parent.name}/{name}", series.steps, series.values)
+    return kept.figures(path.name)
+
+
+def is_mlflow(folder: Path) -> bool:
+    """Tell whether a folder has MLflow's files, whose lines are ``timestamp value step``."""
+    file = next((p for p in sorted(folder.rglob("*")) if p.is_file()), None)
+    return file is not None and re.match(rb"\d{10,} \S+ \d+\s", file.read_bytes()[:200]) is not None
 
 
 def mlflow(folder: Path) -> Figures:

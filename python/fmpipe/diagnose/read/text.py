@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.read.names import EPOCHS, STEPS, canonical
@@ -15,7 +15,9 @@ from fmpipe.diagnose.texts import Said
 LONGEST = 4000  # characters of a printed line; a longer one is data
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[\d{1,2}m")
 _RANK = re.compile(
-    r"^\W*\[?(?:rank|gpu|worker)[\s:=]*(\d+)\]?\W|\[(?:rank|gpu)[ :=]*(\d+)\]|^\s*(\d+):\s", re.IGNORECASE
+    r"^\W*\[?(?:rank|gpu|worker)[\s:=]*(\d+)\]?\W|\[(?:rank|gpu)[ :=]*(\d+)\]"
+    r"|^\s*(\d{1,3}):\s(?=.*\b(?:step|iter|epoch))",
+    re.IGNORECASE,
 )
 _BAR = re.compile(r"(?:\d+%)?\|?[^|\[]*(?:\||^|:)\s*(\d+)/\d+\s*\[([^\]]*?(?:it/s|s/it|<|\?it)[^\]]*)\]")
 _COUNTERS = "|".join(sorted((re.escape(name) for name in STEPS if len(name) > 1), key=len, reverse=True))
@@ -63,13 +65,17 @@ _STATISTIC = re.compile(
     re.IGNORECASE,
 )
 _ONE_STATISTIC = re.compile(rf"(min|max|mean|std|var|nan)['\"]?\s*[:=]?\s*{N}", re.IGNORECASE)
+_QUIET = re.compile(r"\b\w*(?:alarm|abort|terminat|kill)\w*\s*[=:]\s*(?:0|false|none)\b", re.IGNORECASE)
 _RECIPE = re.compile(
     r"\b(std_range|anchor|detach(?:_\w+)?)\b['\"]?\s*[=:]\s*(?!none|null|false|0\b|off)", re.IGNORECASE
 )
 
 
-def read_text(text: str, name: str) -> Figures:
-    """Return everything that a text states: metrics, sampling traces, constants, and the numbers of checks."""
+def read_text(text: str, name: str, aliases: Mapping[str, str] | None = None) -> Figures:
+    """Return everything that a text states: metrics, sampling traces, constants, and the numbers of checks.
+
+    aliases: names that count as known, although the table does not have them.
+    """
     lines = [_ANSI.sub("", part) for line in _without_code(text.splitlines()) for part in line.split("\r")]
     lines = list(_joined(re.sub(r"\*\*|`|^\s*\*\s", "", line) for line in lines))
     rows, probes, tabled, prose, plans = [], Probes(), set(), [], Plans(parse)
@@ -86,7 +92,7 @@ def read_text(text: str, name: str) -> Figures:
     for context, line, table in _contexts(lines, again):
         row = table or parse(line)
         taken = probes.take(row, line, context)
-        if taken or row is None or not _known(row):
+        if taken or row is None or not _known(row, aliases):
             prose.append(line)
             row = None
         elif row.step is None:
@@ -115,7 +121,8 @@ def read_text(text: str, name: str) -> Figures:
     if probes.torn:
         out.remarks.append(Said("remark/torn", count=probes.torn, file=name, last=""))
     if reason := next(
-        (x.strip()[:300] for x in reversed(lines[-12:]) if STOPPED.search(x) and not LIMIT.search(x)), None
+        (x.strip()[:300] for x in reversed(lines[-12:]) if STOPPED.search(_QUIET.sub("", x)) and not LIMIT.search(x)),
+        None,
     ):
         out.texts["stop/reason"] = reason
     out.texts |= {f"recipe/{found.lower()}": "on" for found in _RECIPE.findall(text)}
@@ -139,8 +146,8 @@ def _stated(row: Row, line: str) -> dict[str, float | None]:
     return {key: x for key, x in found.items() if canonical(key) != "scaler/scale" or (x is not None and x >= 1)}
 
 
-def _known(row: Row) -> bool:
-    return any(canonical(key) for key in row.values)
+def _known(row: Row, aliases: Mapping[str, str] | None) -> bool:
+    return any(canonical(key, aliases) for key in row.values)
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:
@@ -197,7 +204,7 @@ def parse(line: str) -> Row | None:
         step = whole(float(found[1].replace(",", "")))
         line = line[: found.start()] + " " + line[found.end() :]
     elif found := _FIRST.search(line) or re.search(
-        r"\[\s*(\d+)/\d+\]|第\s*(\d+)\s*步|^[\[(#]+(\d+)(?:/\d+)?[\])\s]", line
+        r"^\s*(\d+):\s|\[\s*(\d+)/\d+\]|第\s*(\d+)\s*步|^[\[(#]+(\d+)(?:/\d+)?[\])\s]", line
     ):
         step = int(next(filter(None, found.groups())))
         line = line[found.end() :] if found.re is _FIRST else line

@@ -82,7 +82,7 @@ def learning_rate(f: Figures, limit: Limits) -> Iterator[Evidence]:
     top, middle = float(lr.finite.max()), float(np.median(lr.finite))
     flat = course is not None and course.last > 0.9 * course.first
     tiny = top < limit["lr/least"] or middle == 0
-    small = (tiny and _still(lr, course, limit)) or (top < limit["lr/small"] and flat and not _learns(f))
+    small = (tiny and _still(f, lr, course, limit)) or (top < limit["lr/small"] and flat and not _learns(f))
     yield say(not small, "lr/small", top=top, middle=middle)
     if course is None:
         return
@@ -93,14 +93,15 @@ def learning_rate(f: Figures, limit: Limits) -> Iterator[Evidence]:
         yield say("fail", "lr/restart", step=jump[0], low=jump[1], high=jump[2], before=jump[3], after=jump[4])
 
 
-def _still(lr: Series, course: Course | None, limit: Limits) -> bool:
+def _still(f: Figures, lr: Series, course: Course | None, limit: Limits) -> bool:
     """Tell whether the loss stands still while the LR is 0: a small one may have been printed as 0."""
     if course is None:
-        return True
+        loss = f.first_of(*LOSSES)
+        return loss is None or len(loss.finite) < 4 or loss.last > 0.95 * float(loss.finite[0])
     rates = np.interp(course.steps, lr.steps[np.isfinite(lr.values)], lr.finite)
     x = course.values[rates < limit["lr/least"]]
     part = max(3, len(x) // 5)
-    return len(x) < FEW or float(np.median(x[-part:])) > 0.95 * float(np.median(x[:part]))
+    return len(x) >= 6 and float(np.median(x[-part:])) > 0.95 * float(np.median(x[:part]))
 
 
 def _roughness(lr: Series, course: Course, least: float) -> tuple[float, bool]:
@@ -194,9 +195,10 @@ def generalization(f: Figures, limit: Limits) -> Iterator[Evidence]:
     psnr = f.first_of("val/vae/psnr", "vae/psnr")
     if psnr is not None and psnr.count > 9 and psnr.late >= psnr.early:
         return  # an autoencoder that still improves; its losses change with their weights
+    judged = False
     for name in (*HELD_OUT, "val/flow/cos", "quality/fid", "quality/clip_score"):
         held = f.metrics.get(name)
-        if held is None or len(held.finite) < 4:
+        if held is None or len(held.finite) < 4 or (judged and name.startswith("val/")):
             continue
         better = name.endswith("cos") or "clip" in name
         # what is better when larger, as its distance from 1 or its inverse, so that less is better in all of them
@@ -213,8 +215,7 @@ def generalization(f: Figures, limit: Limits) -> Iterator[Evidence]:
         falls = own is None or name.endswith("cos") or own.late <= 1.02 * _at(own, steps[best])
         said = {"name": name, "low": float(held.finite[best]), "last": held.last, "step": int(steps[best])}
         yield say(not (worse and falls), "overfit/turn" if worse and falls else "overfit/held", **said)
-        if name.startswith("val/"):
-            break
+        judged |= name.startswith("val/")
     for name in ("flow", "diffusion", "mse", "total"):
         held, own = f.late(f"val/loss/{name}"), f.late(f"loss/{name}")
         if held is not None and own is not None and own > 0:
@@ -368,5 +369,6 @@ def ema(f: Figures, limit: Limits) -> Iterator[Evidence]:
         if raw is None or min(len(x.finite), len(raw.finite)) < 4:
             continue
         start, gain = float(raw.finite[0]), abs(float(raw.finite[0]) - raw.last)
-        behind = abs(x.last - raw.last) > limit["ema/behind"] * gain and gain > 0.1 * abs(start)
+        sign = 1 if start >= raw.last else -1  # averaged weights may well be better
+        behind = sign * (x.last - raw.last) > limit["ema/behind"] * gain and gain > 0.1 * abs(start)
         yield say(not behind, "run/ema", name=name, ema=x.last, raw=raw.last)

@@ -40,7 +40,7 @@ def bad_elements(f: Figures, *names: str) -> tuple[int, float]:
     """Return how many elements of these tensors were NaN or infinite, and the first step at which, infinity if none."""
     found = [f.metrics[name] for name in names if name in f.metrics]
     steps = [x.first_above for x in found if x.first_above is not None]
-    return sum(int(np.nansum(x.values)) for x in found), min(steps, default=math.inf)
+    return sum(int(np.nan_to_num(x.values, posinf=1, neginf=0).sum()) for x in found), min(steps, default=math.inf)
 
 
 def finite_tensors(f: Figures, owner: str) -> Iterator[Evidence]:
@@ -214,7 +214,10 @@ def time_sampling(f: Figures, limit: Limits) -> Iterator[Evidence]:
     nearest = min(kinds, key=lambda k: abs(sd - TIMES[k][1]))
     due, spread = TIMES[nearest]
     chance = 4 * error  # what so few batches leave to chance
-    yield say(abs(m - due) <= limit["time/mean"] + chance, "time/mean", kind=nearest, mean=m * whole, due=due * whole)
+    fits = abs(m - due) <= limit["time/mean"] + chance
+    shifted = whole == 1 and kind not in TIMES and sd < 0.26 and 0.5 < m < 0.85  # as SD3 and FLUX draw them
+    status = "pass" if fits else "warn" if shifted else "fail"
+    yield say(status, "time/mean", kind=nearest, mean=m * whole, due=due * whole)
     ok = abs(sd - spread) <= limit["time/std"] + chance
     yield say(ok, "time/std", kind=nearest, std=sd * whole, spread=spread * whole)
 

@@ -11,7 +11,7 @@ from fmpipe.diagnose.rule import Evidence, rule, say
 from fmpipe.diagnose.rules.data import finite_tensors, is_pixels
 from fmpipe.diagnose.thresholds import Limits
 
-SCALES = (0.18215, 0.2301, 0.13025, 0.3611, 1.5305)  # of the autoencoders of SD, CrossFlow, SDXL, FLUX and SD3
+SCALES = (0.18215, 0.2301, 0.13025)  # of the autoencoders of SD, CrossFlow and SDXL
 EXPECTED = 0.8  # mean |x| of a standard normal z0
 FEW = 24  # values below which a course cannot be judged
 
@@ -25,7 +25,7 @@ def scale_factor(f: Figures, limit: Limits) -> Iterator[Evidence]:
     if limit["input/std_low"] <= std <= limit["input/std_high"]:
         yield say("pass", "scale/latents", std=std)
         return
-    powers = [(factor, power) for factor in SCALES[:2] for power in (1, -1)]
+    powers = [(factor, power) for factor in SCALES for power in (1, -1)]
     factor, power = min(powers, key=lambda fp: abs(math.log(max(std, 1e-12) / fp[0] ** fp[1])))
     near = abs(std / factor**power - 1) <= 2 * limit["scale/factor"]
     key = "scale/latents" if not near else "scale/twice" if power == 1 else "scale/forgotten"
@@ -49,8 +49,8 @@ def scale(f: Figures, limit: Limits) -> Iterator[Evidence]:
         most = limit["scale/start"]
         far = {k: x for k, x in firsts.items() if x > most * EXPECTED or x < EXPECTED / (2 * most)}
         apart = max(firsts.values()) / min(firsts.values())
-        if far:
-            label, x = next(iter(far.items()))
+        if far or apart > most:
+            label, x = next(iter((far or firsts).items()))
             key = "scale/traces" if apart > most else "scale/start"
             yield say("fail", key, trace=label, x=x, low=min(firsts.values()), high=max(firsts.values()))
         else:
@@ -97,7 +97,10 @@ def one_step(f: Figures, limit: Limits) -> Iterator[Evidence]:
         learnt = cos is not None and cos >= limit["inference/learnt"]
         slow = ratio < limit["inference/slow"] * (cos if learnt else 1.0)
         said = {"ratio": ratio, "gain": 1 / ratio if ratio else math.inf}
-        judged = learnt or (seen or f.first_of("flow/speed_ratio")).steps[-1] >= limit["inference/steps"]
+        judged = (
+            learnt
+            or (seen or f.first_of("val/flow/speed_ratio", "flow/speed_ratio")).steps[-1] >= limit["inference/steps"]
+        )
         if judged and slow:
             yield say("fail", "step/slow", **said)
         else:
