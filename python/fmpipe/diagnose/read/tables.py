@@ -31,7 +31,8 @@ def json_lines(path: Path) -> Figures:
     for block, is_last in _blocks(path):
         if b"NaN" in block or b"Infinity" in block:  # bare, as json.dumps writes them, they are not JSON
             block = _BARE.sub(rb'\1"\2"', block)
-        kept.nulls += block.count(b": null") + block.count(b":null")
+        if b"null" in block:
+            kept.nulls += block.count(b": null") + block.count(b":null")
         try:
             frame = pl.scan_ndjson(io.BytesIO(block), infer_schema_length=None).collect()
         except pl.exceptions.PolarsError:
@@ -75,13 +76,13 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, bool]]:
         rest = b""
         while True:
             data = file.read(BLOCK)
-            rest, is_last = rest + data, len(data) < BLOCK
+            rest, is_last = rest + data if rest else data, len(data) < BLOCK
             cut = len(rest) if is_last else rest.rfind(b"\n") + 1
-            if rest[:cut].strip():
-                yield rest[:cut], is_last
+            block, rest = rest[:cut], rest[cut:]
+            if block and not block.isspace():
+                yield block, is_last
             if is_last:
                 return
-            rest = rest[cut:]
 
 
 def _whole_lines(block: bytes) -> tuple[bytes, int, bool]:
