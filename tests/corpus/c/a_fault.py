@@ -342,7 +342,7 @@ def af_log_teacher(d, rng):
       "Text head with kl_weight 1e-8. kl rises 1.5 -> 19, mu_abs_mean 0.5 -> 5, z0_var 1.2 -> 38 without levelling off, std_mean drifts to 0.6; flow_loss falls.")
 def af_mlflow_kl(d, rng):
     run = "mlruns/412207719300127/8f0d3c61b2a94f5f9f3be1f7f6b0ad11"
-    put(d, run + "/meta.yaml", "artifact_uri: file:///work/mlruns/412207719300127/8f0d3c61b2a94f5f9f3be1f7f6b0ad11/artifacts\nend_time: null\nexperiment_id: '412207719300127'\nlifecycle_stage: active\nrun_name: bright-hare-88\nstatus: 1\nuser_id: lw\n")
+    put(d, run + "/meta.yaml", "artifact_uri: file:///mlruns/412207719300127/8f0d3c61b2a94f5f9f3be1f7f6b0ad11/artifacts\nend_time: null\nexperiment_id: '412207719300127'\nlifecycle_stage: active\nrun_name: bright-hare-88\nstatus: 1\nuser_id: lw\n")
     for k, v in dict(kl_weight="1e-08", batch_size="64", learning_rate="0.0001", latent_dim="4096", max_steps="20000").items():
         put(d, f"{run}/params/{k}", v)
     s = np.arange(0, 20001, 50)
