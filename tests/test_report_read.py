@@ -377,3 +377,53 @@ def test_what_the_commands_wrote_is_not_taken_for_a_log(tmp_path, name):
     after = read(tmp_path / "run")
     assert before.metrics.keys() == after.metrics.keys() == {"loss/flow", "lr"}
     assert after.metrics["loss/flow"].values.tolist() == before.metrics["loss/flow"].values.tolist()
+
+
+# What a review found
+
+
+def test_foreign_settings_beside_a_log_are_left_alone(tmp_path):
+    written(tmp_path / "log.jsonl", lines(ROWS))
+    (tmp_path / "config.yaml").write_text("data: /datasets/x\nvae: some/vae\n")
+    assert read(tmp_path).losses == 30
+
+
+def test_files_with_the_same_names_are_kept_apart(tmp_path):
+    for name, loss in (("train", 1.0), ("val", 5.0)):
+        written(tmp_path / f"{name}.csv", ["step,loss", *(f"{k},{loss}" for k in range(30))])
+    found = read(tmp_path).metrics
+    assert (found["loss/total"].late, found["val/loss/total"].late) == (1.0, 5.0)
+
+
+@pytest.mark.parametrize("head", ["step,loss, loss", '"Step","loss","run - loss"'])
+def test_columns_with_one_name_are_read_once(tmp_path, head):
+    stats = read(written(tmp_path / "log.csv", [head, *(f"{k},1.0,2.0" for k in range(30))]))
+    assert stats.metrics["loss/total"].late == 1.0
+
+
+def test_an_alias_names_a_metric_of_printed_lines(tmp_path):
+    log = written(tmp_path / "x.log", [f"step {k} blurb: 0.5" for k in range(30)])
+    assert read(log, {"blurb": "loss/flow"}).metrics["loss/flow"].count == 30
+    result = run("report", log, "--alias", "blurb=loss_flow", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "did you mean loss/flow?" in " ".join(result.output.split())
+
+
+def test_a_log_in_utf_16_is_read(tmp_path):
+    (tmp_path / "x.log").write_text("\n".join(f"step {k} loss 0.5" for k in range(30)), encoding="utf-16")
+    assert read(tmp_path / "x.log").metrics["loss/total"].count == 30
+
+
+@pytest.mark.parametrize(("ema", "status"), [((45, 20), "pass"), ((45, 44), "fail")])
+def test_averaged_weights_may_be_better_but_not_behind(tmp_path, ema, status):
+    rows = [
+        {"step": k, "fid_raw": 50 - 25 * k / 9, "fid_ema": ema[0] + (ema[1] - ema[0]) * k / 9, "loss": 1.0}
+        for k in range(10)
+    ]
+    found = next(f for f in judge(read(written(tmp_path / "log.jsonl", lines(rows)))) if f.name == "ema")
+    assert found.status == status
+
+
+def test_a_counter_of_alarms_is_not_an_alarm(tmp_path):
+    log = written(tmp_path / "x.log", [f"step {k} loss {1 / (k + 1):.4f} alarms=0" for k in range(40)])
+    assert "stop/reason" not in read(log).texts

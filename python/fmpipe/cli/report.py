@@ -71,9 +71,9 @@ def report(
     aliases = dict(item.partition("=")[::2] for item in alias or [])
     if wrong := [item for item in alias or [] if not all(item.partition("="))]:
         raise Refused(f"--alias must be theirs=ours, for example my_fm=loss/flow, got {wrong[0]!r}")
-    for theirs, ours in aliases.items():
-        from fmpipe.diagnose.read.names import CANONICAL, canonical
+    from fmpipe.diagnose.read.names import CANONICAL, canonical
 
+    for theirs, ours in aliases.items():
         if not CANONICAL.fullmatch(ours):
             near = f"; did you mean {canonical(ours)}?" if canonical(ours) else ""
             raise Refused(f"--alias {theirs}={ours}: {ours} is not a name of docs/logging.md{near}")

@@ -115,9 +115,9 @@ THRESHOLDS: Limits = MappingProxyType(
         "trend/rise": 1.2,  # loss at the end / its lowest level
         "trend/spike": 3.0,  # loss / its level
         "trend/spikes": 0.004,  # share of the last half that may be spikes
-        "overfit/few": 1.1,  # the same with fewer than five values, which must rise one by one
         "overfit/quality": 1.15,  # FID at the end / its lowest, and the highest CLIP score / the last
         "overfit/turn": 1.06,  # held-out loss at the end / its lowest
+        "overfit/few": 1.1,  # the same with fewer than five values, which must rise one by one
         "overfit/period": 0.4,  # correlation of the loss with itself, a period earlier
         "run/lost": 0.15,  # of the run, for which a metric is missing at the end
         "overflow/low": 512.0,  # a loss scale above this at the end has only been searched for

@@ -39,7 +39,7 @@ class Plans:
         if row is None:
             self.plans[shape] = None
             return
-        marks = {100003.0 + k if _whole(text) else 100003.5 + k: k for k, text in enumerate(numbers)}
+        marks = {100003.0 + k if text.isdigit() else 100003.5 + k: k for k, text in enumerate(numbers)}
         stand_ins = iter(f"{mark:.0f}" if mark == int(mark) else f"{mark}" for mark in marks)
         again = self.parse(_NUMBER.sub(lambda _: next(stand_ins), line))
         if again is None or again.values.keys() < row.values.keys() or again.rank != row.rank:
@@ -56,10 +56,6 @@ class Plans:
         step = None if row.step is None else marks.get(float(again.step)) if again.step is not None else None
         if (row.step is None) == (step is None):
             self.plans[shape] = (step, row.rank, values)
-
-
-def _whole(number: str) -> bool:
-    return number.isdigit()
 
 
 def _shape(line: str, numbers: list[str]) -> str:
