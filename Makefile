@@ -7,8 +7,8 @@ SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu*') fmke
 OP_TESTS := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/test_path.py tests/test_step.py \
             tests/test_head.py tests/test_bad_input.py
 NATIVE := $(OP_TESTS) tests/test_properties.py
-# It forks trainings: from a process whose torch has started its threads a child may crash, or wait for ever.
-SHARDED := tests/test_train_sharded.py
+# They fork trainings: a child of a process whose torch has started its threads may crash, or wait forever.
+FORKING := tests/test_train_sharded.py tests/test_train_features.py tests/test_teacher.py
 
 .PHONY: setup demo test test-sharded train-check fault-matrix page-check evaluate crash-test test-triton test-cuda test-fast triton-check cuda-check cuda-build-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
 
@@ -40,7 +40,7 @@ demo: setup  ## eight pictures of the default model: out/demo.png, out/demo.html
 	    --trace --out out/demo --grid out/demo.png --html out/demo.html
 
 test: setup  ## the whole suite, then the op tests on the Triton kernels and on the CUDA kernels (fifteen minutes)
-	$(BIN)/python -m pytest tests --ignore=$(SHARDED)
+	$(BIN)/python -m pytest tests -m "not forks"
 	@$(MAKE) --no-print-directory test-sharded
 	@$(MAKE) --no-print-directory test-triton
 	@$(MAKE) --no-print-directory test-cuda
@@ -54,7 +54,7 @@ test-cuda: setup  ## the op tests on the CUDA kernels, executed on the CPU and c
 	@$(MAKE) --no-print-directory cuda-check
 
 test-fast: setup  ## what one runs after every edit
-	$(BIN)/python -m pytest tests -m "not slow" --ignore=$(SHARDED) --ignore=tests/test_torch.py --ignore=tests/test_backend.py
+	$(BIN)/python -m pytest tests -m "not slow and not forks" --ignore=tests/test_torch.py --ignore=tests/test_backend.py
 
 evaluate: setup  ## the figures of the default model and its checks (three minutes; needs fonts-noto-color-emoji)
 	$(BIN)/fmpipe evaluate --out out/evaluate.json
@@ -73,7 +73,7 @@ page-check: setup  ## the pages of generate, check and report in headless Chromi
 	$(BIN)/python tools/page_check.py out/pages out/pages/generate.html out/pages/check.html out/pages/report.html
 
 test-sharded: setup  ## FSDP2 in two gloo processes, alone and with one thread
-	OMP_NUM_THREADS=1 timeout 600 $(BIN)/python -m pytest $(SHARDED)
+	OMP_NUM_THREADS=1 timeout 900 $(BIN)/python -m pytest $(FORKING) -m forks
 
 train-check: setup  ## train the preset shapes-tiny and ask it for colours (a minute)
 	$(BIN)/python tests/shapes_tiny.py

@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 
 from fmkernels.ops import flow_loss, flow_pair, reparameterize
-from fmpipe.diagnose import metrics
-from fmpipe.diagnose.log import RunLog, read_log
+from fmpipe import metrics
 from fmpipe.models import build
+from fmpipe.run_log import RunLog, read_log
 
 BATCH, EVERY, LIMIT = 32, 50, 1.03
 WEIGHTS = {"flow": 1.0, "kl": 1e-4, "dino": 0.1}

@@ -25,8 +25,9 @@ from accelerate import Accelerator
 
 import fmkernels
 from fmpipe.train import settings
-from fmpipe.train.config import PRESETS, Config
+from fmpipe.train.config import Config
 from fmpipe.train.loop import Stage, Trainer
+from fmpipe.train.presets import PRESETS
 from fmpipe.train.run import run
 from fmpipe.train.stages import STAGES, Material
 

@@ -22,7 +22,8 @@ from forked import fork
 from test_pipeline import tiny_clip
 
 from fmpipe.train import checkpoint, settings
-from fmpipe.train.config import Config, Every, shapes_tiny
+from fmpipe.train.config import Config, Every
+from fmpipe.train.presets import shapes_tiny
 from fmpipe.train.run import run
 
 KEEP = 2

@@ -15,7 +15,7 @@ from faults import FAULTS, HEALTHY, Fault, suspects
 from fmpipe.diagnose.engine import RULES, judged
 from fmpipe.diagnose.rule import Finding
 
-SEEDS = (104, 105)
+SEEDS = (110, 111)
 DOCS = Path(__file__).parent.parent / "docs" / "diagnosis.md"
 
 

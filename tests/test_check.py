@@ -13,10 +13,10 @@ from fmpipe.diagnose.checks import CHECKS
 from fmpipe.diagnose.engine import RULES, judge
 from fmpipe.diagnose.examine import examine
 from fmpipe.diagnose.figures import Figures
-from fmpipe.diagnose.log import RunLog, history_of
 from fmpipe.diagnose.read import UnknownLogError, read
 from fmpipe.models import build
 from fmpipe.pipeline import FlowPipeline
+from fmpipe.run_log import RunLog, history_of
 
 pytestmark = pytest.mark.slow
 
@@ -134,7 +134,7 @@ def test_every_rule_has_a_finding_or_says_what_it_lacks(pipe):
     left = {f.name for f in full.findings if f.status == "skipped"}
     assert left & set(CHECKS) == {
         "latent_scale", "same_augmentation", "time_embedding", "dino", "overflow", "overfit", "ablation_only_flow",
-        "ablation_kl_off", "ablation_condition_shuffled",
+        "ablation_kl_off", "ablation_condition_shuffled", "ablation_dino_shuffled",
     }  # fmt: skip
     status = {f.name: f.status for f in full.findings}
     # What does not depend on training is right in a random pipeline; what does is not.

@@ -23,7 +23,7 @@ from fmpipe.cli.draw import noise_of
 from fmpipe.cli.train import NAMES
 from fmpipe.models import build
 from fmpipe.pipeline import FlowPipeline
-from fmpipe.train.config import PRESETS
+from fmpipe.train.presets import PRESETS
 
 pytestmark = pytest.mark.slow
 DRIVER = str(Path(__file__).parent / "drive_ranks.py")
@@ -186,7 +186,9 @@ def test_every_option_explains_itself():
 
 @pytest.mark.parametrize("how", [["--version"], ["-h"], ["--help"], ["generate", "-h"], ["--show-completion", "bash"]])
 def test_the_usual_options_are_there(how):
-    result = subprocess.run([sys.executable, "-m", "fmpipe", *how], capture_output=True, text=True)
+    # typer asks the parent process for its shell, which is sh under make, unless the shell is an argument
+    environment = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    result = subprocess.run([sys.executable, "-m", "fmpipe", *how], capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
     assert "fmpipe" in result.stdout
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fmpipe.train import losses, optim, times, tower, weights
+from fmpipe.train.config import Group
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -85,12 +86,6 @@ SCHEDULES = [
     (weights.beta, (20, 80, "cyclic"), 0.0),
     (weights.beta, (65, 80, "cyclic"), 0.5),
     (weights.beta, (80, 80, "cyclic"), 1.0),
-    (optim.learning_rate, (0, 100, 10, 0.1), 0.1),
-    (optim.learning_rate, (9, 100, 10, 0.1), 1.0),
-    (optim.learning_rate, (10, 100, 10, 0.1), 1.0),
-    (optim.learning_rate, (55, 100, 10, 0.1), 0.55),
-    (optim.learning_rate, (100, 100, 10, 0.1), 0.1),
-    (optim.learning_rate, (0, 100, 0, 0.1), 1.0),
 ]
 
 
@@ -287,19 +282,24 @@ def test_multi_scale_is_the_networks_own(networks):
 
 @pytest.mark.slow
 def test_every_parameter_is_in_one_group(networks):
-    scales = {"text_head": 2.0, "text_head.layers.0": 3.0, "velocity_net.stages.1.output_layer.2.weight": 5.0}
-    groups = optim.parameter_groups(networks, 1e-3, 0.05, scales)
+    own = {
+        "text_head": Group(lr=2e-3),
+        "text_head.layers.0": Group(weight_decay=0.5),
+        "velocity_net.stages.1.output_layer.2.weight": Group(5e-3, 0.0),
+    }
+    groups = optim.parameter_groups(networks, 1e-3, 0.05, own)
     found = {p: group for group in groups for p in group["params"]}
     assert sum(len(group["params"]) for group in groups) == len(found) == len(list(networks.parameters()))
-    factors = {1.0: 0, 2.0: 0, 3.0: 0, 5.0: 0}
+    wanted = {None: (1e-3, 0.05), "text_head": (2e-3, 0.05), "text_head.layers.0": (1e-3, 0.5)}
+    seen = set()
     for name, p in networks.named_parameters():
-        fits = [prefix for prefix in scales if name == prefix or name.startswith(prefix + ".")]
-        factor = scales[max(fits, key=len)] if fits else 1.0
-        factors[factor] += 1
+        fits = [prefix for prefix in own if name == prefix or name.startswith(prefix + ".")]
+        prefix = max(fits, key=len) if fits else None
+        lr, decay = wanted.get(prefix, (5e-3, 0.0))
         decayed = p.dim() > 1 and "nodecay_" not in name
-        assert found[p]["lr"] == pytest.approx(1e-3 * factor)
-        assert found[p]["weight_decay"] == (0.05 if decayed else 0)
-    assert all(factors.values())
+        assert (found[p]["lr"], found[p]["weight_decay"]) == (lr, decay if decayed else 0), name
+        seen.add(prefix)
+    assert seen == {None, *own}
     torch.optim.AdamW(groups)
 
 
@@ -314,8 +314,8 @@ def test_groups_leave_out_what_is_frozen_and_decay_no_nodecay_matrix():
 @pytest.mark.slow
 @pytest.mark.parametrize(("prefix", "nearest"), [("text_haed", "text_head"), ("text_head.layer", "text_head.layers")])
 def test_an_unknown_part_is_refused_with_the_nearest(networks, prefix, nearest):
-    with pytest.raises(ValueError, match=f"scales has '{prefix}', .* nearest: '{nearest}'"):
-        optim.parameter_groups(networks, 1e-3, 0.05, {prefix: 2.0})
+    with pytest.raises(ValueError, match=f"groups.{prefix}: is not a part of the model; the nearest is '{nearest}'"):
+        optim.parameter_groups(networks, 1e-3, 0.05, {prefix: Group(lr=2.0)})
 
 
 def small_model(dtype=torch.float32):

@@ -508,7 +508,7 @@ def test_states_are_of_distinct_captions_once(tmp_path, clip, monkeypatch):
     assert made.states.shape == (5, 16, 64)
     assert made.states.dtype == torch.float16
     assert names(made.path) == ["00000.safetensors", "00001.safetensors", "done.json"]
-    states, mask = made.rows(captions)
+    states, mask = made.rows(captions).values()
     expected, expected_mask = clip(captions)
     torch.testing.assert_close(states, expected, atol=4e-3, rtol=1e-3)
     assert states.dtype == torch.float32

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fmpipe.diagnose.log import LOG_NAME, RunLog, read_log
+from fmpipe.run_log import LOG_NAME, RunLog, read_log
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ PYTHON = str(Path(__file__).parent.parent / "python")
 
 def child(code, *arguments, wait=True):
     """A process that runs the code with the arguments in ``argv``; it does not import torch."""
-    code = f"import sys; sys.path.insert(0, {PYTHON!r}); argv = sys.argv[1:]\nfrom fmpipe.diagnose.log import *\n{code}"
+    code = f"import sys; sys.path.insert(0, {PYTHON!r}); argv = sys.argv[1:]\nfrom fmpipe.run_log import *\n{code}"
     run = subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

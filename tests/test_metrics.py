@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fmkernels.ops import flow_loss, flow_pair, reparameterize
-from fmpipe.diagnose import metrics
-from fmpipe.diagnose.metrics import Metrics, UpdateRatios
+from fmpipe import metrics
+from fmpipe.metrics import Metrics, UpdateRatios
 from fmpipe.models import build
 from fmpipe.models.networks import Networks
 from fmpipe.models.presets import PRESETS

@@ -18,7 +18,7 @@ from test_train import same
 from fmpipe.data import Folder
 from fmpipe.pipeline import FlowPipeline
 from fmpipe.train import checkpoint
-from fmpipe.train.config import PRESETS, commented, load
+from fmpipe.train.presets import PRESETS, commented, load
 from fmpipe.train.settings import SettingsError
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]

@@ -22,8 +22,8 @@ from fmpipe.diagnose.checks import text_path
 from fmpipe.diagnose.engine import RULES
 from fmpipe.diagnose.examine import calibrate_gain, examine
 from fmpipe.diagnose.figures import Figures
-from fmpipe.diagnose.log import read_log
-from fmpipe.diagnose.model import ModelError, OpenUniAdapter, load_model
+from fmpipe.own_model import ModelError, OpenUniAdapter, load_model
+from fmpipe.run_log import read_log
 from fmpipe.sheet import BEST
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]

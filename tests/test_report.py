@@ -534,3 +534,17 @@ def test_an_autoencoders_latents_need_not_have_the_scale_of_its_images():
         "stat/noise/std": Series(STEPS, np.full(N, 9.0)),
     }
     assert "scale" in failed(judge(Figures(apart, stage="flow")))
+
+
+@pytest.mark.parametrize(("mu", "std", "wrong"), [(0.9, 0.02, []), (0.01, 1.0, ["kl"])])
+def test_an_autoencoders_posterior_may_be_narrow_but_not_the_prior(mu, std, wrong):
+    metrics = {name: Series(STEPS, np.full(N, value)) for name, value in (("mu/abs_mean", mu), ("std/mean", std))}
+    assert failed(judge(Figures(metrics, stage="vae"))) == wrong
+
+
+def test_a_run_that_was_judged_is_not_judged_again_to_be_compared(monkeypatch):
+    a, b, seen = healthy(), healthy(), []
+    monkeypatch.setattr("fmpipe.diagnose.compare.judge", lambda figures, overrides: seen.append(figures) or [])
+    compare(a, b, None, judge(a))
+    assert len(seen) == 1
+    assert seen[0] is b

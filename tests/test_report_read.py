@@ -12,9 +12,9 @@ from fmkernels.flow import sample, uniform
 from fmpipe.cli import report as command
 from fmpipe.diagnose.checks.base import skip
 from fmpipe.diagnose.engine import RULES, judge
-from fmpipe.diagnose.log import RunLog
 from fmpipe.diagnose.read import UnknownLogError, read, tables
 from fmpipe.diagnose.texts import zh
+from fmpipe.run_log import RunLog
 
 ROWS = [{"step": k, "time": 100.0 + k, "loss/flow": 2.0 / (k + 1), "lr": 1e-3} for k in range(30)]
 
@@ -427,3 +427,14 @@ def test_averaged_weights_may_be_better_but_not_behind(tmp_path, ema, status):
 def test_a_counter_of_alarms_is_not_an_alarm(tmp_path):
     log = written(tmp_path / "x.log", [f"step {k} loss {1 / (k + 1):.4f} alarms=0" for k in range(40)])
     assert "stop/reason" not in read(log).texts
+
+
+def test_a_trace_with_one_sample_that_is_not_finite_is_not_finite(tmp_path):
+    """Trace.to_jsonl writes null; the mean over the other samples would hide it."""
+    row = {"t": 0.0, "mean_abs_v": 0.5, "rms_dx": 0.1, "nonfinite": 0, "dt": 0.1}
+    sizes = [[0.8 + 0.01 * k, None if k > 5 else 0.8] for k in range(10)]
+    rows = [{"step": k, "sample": i, "mean_abs_x": x, **row} for k, xs in enumerate(sizes) for i, x in enumerate(xs)]
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    figures = read(tmp_path / "trace.jsonl")
+    assert np.isnan(figures.traces[0].x).tolist() == [False] * 6 + [True] * 4
+    assert judge(figures)[0].name == "sampler_state"

@@ -252,3 +252,9 @@ def test_digest_is_of_the_values():
     assert digest(whole) == digest(real)
     assert digest(CONFIG) != digest(replace(CONFIG, train=Train(101)))
     assert len(digest(CONFIG)) == 64
+
+
+def test_the_kind_minilm_needs_no_model():
+    from fmpipe.train.config import Encoder
+
+    assert from_dict(Encoder, {"kind": "minilm"}).spec() == {"kind": "minilm", "model": "minilm"}

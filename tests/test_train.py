@@ -16,13 +16,14 @@ from test_pipeline import tiny_clip
 
 from fmpipe.diagnose.checks import ablation_kl_off
 from fmpipe.diagnose.engine import judge
-from fmpipe.diagnose.log import history_of, read_log
 from fmpipe.diagnose.read import read
 from fmpipe.models import DiMR
 from fmpipe.pipeline import FlowPipeline
+from fmpipe.run_log import history_of, read_log
 from fmpipe.train import checkpoint, losses, settings, trials
-from fmpipe.train.config import PRESETS, Config, Every, Losses, shapes_tiny
+from fmpipe.train.config import Config, Every, Losses
 from fmpipe.train.loop import StoppedError
+from fmpipe.train.presets import PRESETS, shapes_tiny
 from fmpipe.train.run import run
 from fmpipe.train.stages import STAGES, Material
 
@@ -209,6 +210,7 @@ def test_every_control_trains(tiny, tmp_path, losses):
     assert last["loss/flow"] < first["loss/flow"]
     for name in ("contrastive", "dino", "norm"):
         assert (f"loss/{name}" in last) is bool(losses.get(name))
+    assert last["grad/total"] > 0 < last["grad/flow"]
     if "dino" in losses:
         assert 0 < last["ent/teacher"] <= torch.tensor(256.0).log()
     if losses.get("weighting") in ("share", "gradnorm"):
@@ -255,6 +257,7 @@ def test_the_scale_alarm_ends_the_run(tiny, tmp_path):
         run(config)
     *_, line = read_log(Path(config.out) / "flow")
     assert line["scale/z0"] > 0.1 * line["scale/z1"]
+    assert line["scale/x_t"] < line["scale/z0"] + line["scale/z1"]
     stopped = next(f for f in judge(read(config.out)) if f.name == "self_stopped")
     assert stopped.status == "fail"
     assert "alarm at 0.1" in stopped.meaning
@@ -382,7 +385,7 @@ def test_two_processes_have_the_losses_of_one(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--config", "nothing"], "presets are shapes-tiny, emoji-64, crossflow-256"),
+        (["--config", "nothing"], "presets are shapes-tiny, shapes-queries, emoji-64, crossflow-256, crossuni-256"),
         (["--config", "shapes-tiny", "flow.optm.lr=1"], "unknown key; the nearest known is 'optim'"),
         (["--config", "shapes-tiny", "flow.optim.lr=fast"], "flow.optim.lr: expected float"),
         (["--config", "crossflow-256"], "data/*.tar"),

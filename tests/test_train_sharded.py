@@ -2,20 +2,22 @@
 
 import pytest
 from forked import together
+from language_models import save_language_model
 from test_train import STEPS, changed, same, states, tiny  # noqa: F401 (a fixture)
 from torch.distributed.tensor import DTensor
 
-from fmpipe.diagnose.log import read_log
 from fmpipe.pipeline import FlowPipeline
+from fmpipe.run_log import read_log
 from fmpipe.train import checkpoint, loop, settings
 from fmpipe.train.loop import StoppedError
 from fmpipe.train.run import run
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.slow, pytest.mark.forks, pytest.mark.usefixtures("one_thread")]
 OTHERS = {
     "pcgrad": ("flow.losses.weighting=pcgrad",),
     "head": ("stages=[head, flow]", "flow.head_optim.steps=2", "flow.head_optim.batch=8"),
     "tower": ("flow.losses.contrastive=0.5", "flow.losses.dino=0.5"),
+    "queries": ("flow.encoder={kind: meta_query, model: LLAMA, num_queries: 4, lora: {r: 2}, connector: {heads: 4}}",),
 }
 LOSSES = ("loss/total", "loss/flow", "loss/kl", "loss/anchor", "loss/norm")
 
@@ -49,8 +51,10 @@ def runs(tiny, tmp_path_factory):  # noqa: F811
         stage["blocks"] = 1
     run(one)
     two = sharded(one, root / "two")
+    llama = save_language_model("llama", root / "llama")
     copies = {}
     for name, losses in OTHERS.items():
+        losses = [text.replace("LLAMA", str(llama)) for text in losses]
         short = ("flow.optim.steps=2", "every.save=0", "every.validate=0", *losses)
         copies[f"one-{name}"] = changed(one, root / f"one-{name}", *short)
         copies[f"two-{name}"] = sharded(copies[f"one-{name}"], root / f"two-{name}")

@@ -14,7 +14,7 @@ import fmkernels
 from fmpipe.data import split, to_pixels
 from fmpipe.data.emoji import NEW_TEMPLATES, Emoji, say, table
 from fmpipe.train.batches import drawn
-from fmpipe.train.config import PRESETS
+from fmpipe.train.presets import PRESETS
 from fmpipe.train.stages import held_out_captions, source_of
 
 DATA = PRESETS["emoji-64"]().data  # what was held out in training

@@ -1,8 +1,9 @@
-"""Which optional packages are missing, and the command that installs them. Imports nothing that is optional."""
+"""Which optional packages are missing, and the command that installs them. Itself imports nothing optional."""
 
 import re
 import shlex
-from importlib import metadata
+from importlib import import_module, metadata
+from types import ModuleType
 
 EXTRA = "pipe"
 MODULES = {"PIL": "pillow", "yaml": "pyyaml"}  # modules whose distribution has another name
@@ -24,6 +25,20 @@ def installed(name: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
+
+
+def optional(module: str, what: str) -> ModuleType:
+    """Import a module that only some settings need; ImportError, with the command that installs it, if it is missing.
+
+    what: the beginning of the error, what needs it.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise ImportError(f"{what} needs the package {package}; run: pip install {package}") from None
 
 
 def install_line(error: ImportError) -> str | None:

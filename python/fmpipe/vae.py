@@ -127,13 +127,15 @@ class LatentVAE(ModelMixin, ConfigMixin):
         """``z = (mean + exp(clamp(logvar, -30, 20) / 2) eps - shift) scale``, in the moments' dtype.
 
         moments: (B, 2C, h, w), z: (B, C, h, w). eps is drawn in fp32 (fp64 for fp64), so that moments kept in half
-        precision get the same. generator: one, or a list with one a sample.
+        precision get the same. A logvar of -inf has no noise: the mean is a latent that was sampled before. generator:
+        one, or a list with one a sample.
         """
         mean, logvar = self._split(moments)
         if isinstance(generator, list) and len(generator) != len(moments):
             raise ValueError(f"LatentVAE: generator must be one or {len(moments)}, got {len(generator)}")
         eps = randn_tensor(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
-        return self._scaled(mean + torch.exp(0.5 * logvar.clamp(*LOGVAR_RANGE)) * eps).to(moments.dtype)
+        std = torch.exp(0.5 * logvar.clamp(*LOGVAR_RANGE)).masked_fill(logvar == -torch.inf, 0.0)
+        return self._scaled(mean + std * eps).to(moments.dtype)
 
     def encode(
         self, pixels: Tensor, generator: Generator | list[Generator] | None = None, sample: bool = True

@@ -13,7 +13,7 @@ from faults.planting import Evidence, Fault
 from faults.world import World
 from fmkernels import Dt_psi, psi, reparameterize
 from fmkernels.flow import Sample, Schedule, Trace, sample, uniform
-from fmpipe.diagnose.checks.field import derangement
+from fmpipe.field import derangement
 from fmpipe.train import batches, losses, objective
 from fmpipe.train.loop import Trainer
 
@@ -147,7 +147,10 @@ def with_loop(loop: Callable[..., Sample]) -> Callable[[Evidence], None]:
     return lambda evidence: setattr(evidence, "loop", loop)
 
 
-JOINT = ("flow.losses.detach=false", "flow.optim.scales={text_head: 0.3}")  # the flow loss moves the head, and fast
+JOINT = (
+    "flow.losses.detach=false",
+    "flow.optim.groups={text_head: {lr: 3e-3}}",
+)  # the flow loss moves the head, and fast
 CONSTANT = ("flow.losses.weighting=constant",)
 NO_KL = ("flow.losses.kl=0", "flow.losses.detach=false", *CONSTANT)
 FAULTS = (
@@ -235,7 +238,7 @@ FAULTS = (
         (
             *NO_KL,
             "flow.head={hidden: 64, mu_rms: 1.2}",
-            "flow.optim.scales={text_head: 0.03, text_head.layers.4.bias: 5}",
+            "flow.optim.groups={text_head: {lr: 3e-4}, text_head.layers.4.bias: {lr: 5e-2}}",
         ),
     ),
     Fault("runaway mu", "no KL, and the flow loss drives mu away", ("kl",), (*NO_KL, *JOINT)),

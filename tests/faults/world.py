@@ -16,7 +16,7 @@ from fmpipe.data.source import Item, digest_of, to_pixels
 from fmpipe.text import check_prompts
 from fmpipe.train import settings, stages
 from fmpipe.train.batches import drawn
-from fmpipe.train.config import Config, Data, Diffusion, Every, Flow, Losses, Optim
+from fmpipe.train.config import Config, Data, Diffusion, Every, Flow, Group, Losses, Optim
 from fmpipe.train.loop import StoppedError, Trainer
 from fmpipe.vae import SD_SCALE, LatentVAE
 
@@ -104,7 +104,7 @@ def healthy(out: Path, seed: int) -> Config:
 
     No alarm ends it, so that a fault shows what it leads to.
     """
-    scales = {"text_head": 0.003, "text_head.layers.4.bias": 0.5}
+    groups = {"text_head": Group(lr=3e-5), "text_head.layers.4.bias": Group(lr=5e-3)}
     return Config(
         out=str(out),
         stages=["flow"],
@@ -116,7 +116,7 @@ def healthy(out: Path, seed: int) -> Config:
             head={"hidden": 64},
             net=NET,
             losses=Losses(kl=0.22, kl_warmup=0.0, weighting="share", shares=SHARES, null=0.0, detach=True, alarm=0.0),
-            optim=Optim(steps=160, batch=32, lr=1e-2, ema=0.9, scales=scales),
+            optim=Optim(steps=160, batch=32, lr=1e-2, ema=0.9, groups=groups),
         ),
         diffusion=Diffusion(net=NET, optim=Optim(steps=60, batch=32, lr=1e-2, ema=0.9)),
         every=Every(log=5, validate=1000, save=0, sample=0),

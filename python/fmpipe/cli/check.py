@@ -49,7 +49,7 @@ def load_factory(what: str, device: str):
     if device != "auto":
         raise Refused(f"--device {device} is not supported with {what}: the factory places the model on a device")
     with working(f"loading {what}"):
-        from fmpipe.diagnose.model import ModelError, load_model
+        from fmpipe.own_model import ModelError, load_model
 
         try:
             return load_model(what)
@@ -70,8 +70,9 @@ def check(
     images: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of images to measure on. Without it, the pipeline's own training data are used if they can be "
-            "rebuilt; otherwise checks that need images are skipped.",
+            help="Images to measure on: a folder of images, a Hugging Face dataset on disk, or parquet or tar files. "
+            "Without it, the pipeline's own training data are used if they can be rebuilt; otherwise checks that need "
+            "images are skipped.",
             show_default=False,
         ),
     ] = None,
@@ -132,10 +133,10 @@ def check(
     model = None if text else load_factory(what, device) if own else load_pipeline(what, device=device)
     from fmpipe.diagnose.engine import judge
     from fmpipe.diagnose.examine import Examination, examine
-    from fmpipe.diagnose.log import strict
     from fmpipe.diagnose.read import read
     from fmpipe.diagnose.render.html import html
     from fmpipe.diagnose.render.terminal import tell
+    from fmpipe.run_log import strict
 
     try:
         with working("measuring"):
@@ -191,10 +192,16 @@ def _pictures(images: Path | None, captions: Path | None, n: int, model, own: bo
     import torch
 
     from fmpipe.data import Folder, to_pixels
+    from fmpipe.data.sources import kind_of, open_source
 
     side = getattr(model, "image_size", IMAGE_SIZE) if own else side_of(model)
     if images is not None:
-        data = Folder(images, captions if captions or Folder.has_captions(images) else False, size=side)
+        kind = kind_of(images)
+        if captions and kind != "folder":
+            raise Refused(f"--captions is for a folder of images; {images} has captions of its own")
+        if kind == "folder" and not captions:
+            captions = None if Folder.has_captions(images) else False
+        data = open_source(kind, images, captions, side)
     elif own:
         return None, None
     else:
@@ -232,8 +239,8 @@ def calibrate(
     images: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of images to measure on. Without it, the pipeline's own training data are used if they can be "
-            "rebuilt.",
+            help="Images to measure on: a folder of images, a Hugging Face dataset on disk, or parquet or tar files. "
+            "Without it, the pipeline's own training data are used if they can be rebuilt.",
             show_default=False,
         ),
     ] = None,

@@ -99,12 +99,12 @@ def _once(
 
     from fmpipe.diagnose.compare import compare
     from fmpipe.diagnose.engine import judge
-    from fmpipe.diagnose.log import strict
     from fmpipe.diagnose.read import read
     from fmpipe.diagnose.render.html import html
     from fmpipe.diagnose.render.markdown import markdown
     from fmpipe.diagnose.render.terminal import tell
     from fmpipe.diagnose.texts import into
+    from fmpipe.run_log import strict
 
     try:
         with working(f"reading {run}"):
@@ -113,7 +113,7 @@ def _once(
     except (OSError, ValueError, ImportError) as error:
         raise Refused(error) from None
     found = judge(figures, overrides)
-    compared = None if second is None else compare(figures, second, overrides)
+    compared = None if second is None else compare(figures, second, overrides, found)
     tell(found, out, lang, words="status")
     for line in compared.lines if compared else ():
         out.print(into(line, lang), highlight=False, soft_wrap=True, markup=False)

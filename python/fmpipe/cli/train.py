@@ -23,7 +23,13 @@ from fmpipe.cli.base import (
 )
 from fmpipe.cli.progress import Bars
 
-NAMES = ("shapes-tiny", "emoji-64", "crossflow-256")  # of fmpipe.train.config.PRESETS, which is slow to import
+NAMES = (
+    "shapes-tiny",
+    "shapes-queries",
+    "emoji-64",
+    "crossflow-256",
+    "crossuni-256",
+)  # of fmpipe.train.presets.PRESETS, which is slow to import
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -46,7 +52,7 @@ def _config(source: str, overrides: list[str] | None, device: str):
         raise Refused(f"--config: there is no file {source!r}, and the presets are {', '.join(NAMES)}")
     with working("starting"), importing_less():
         from fmpipe.train import settings
-        from fmpipe.train.config import PRESETS, load
+        from fmpipe.train.presets import PRESETS, load
 
         try:
             return settings.with_overrides(PRESETS[source]() if source in NAMES else load(source), overrides or [])
@@ -128,10 +134,13 @@ def train(
     report_to: Annotated[
         str | None,
         typer.Option(
-            help="Formats of the log, separated by commas: jsonl, tensorboard. The report reads jsonl.",
+            help="Trackers, separated by commas: jsonl (always written), tensorboard, wandb, trackio, mlflow.",
             show_default="as in the config",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Train nothing; print the estimated memory and FLOPs of a step and exit.")
+    ] = False,
     device: DeviceOption = "auto",
 ) -> None:
     """Train a model: the stages of a config in order (autoencoder, optionally the text head alone, flow).
@@ -144,6 +153,10 @@ def train(
     """
     settings = _config(config, [*(overrides or []), *([f"report_to=[{report_to}]"] if report_to else [])], device)
 
+    if dry_run:
+        _estimated(settings)
+        return
+
     def call(shown):
         from fmpipe.train.run import run
 
@@ -151,6 +164,19 @@ def train(
 
     for stage, place in _trained(call, settings.out).items():
         out.print(f"{stage}: {place}", highlight=False, soft_wrap=True)
+
+
+def _estimated(settings) -> None:
+    with working("estimating"), importing_less():
+        from fmpipe.train.dry_run import describe, estimate
+
+        quiet_libraries()
+        try:
+            found = [estimate(settings, stage) for stage in settings.stages]
+        except (ValueError, OSError, TypeError) as error:
+            raise Refused(error) from None
+    for one in found:
+        describe(one, lambda line: out.print(line, highlight=False, soft_wrap=True))
 
 
 @command("Train")
@@ -165,7 +191,7 @@ def init(
     if preset not in NAMES:
         raise Refused(f"unknown preset {preset!r}; choose one of {', '.join(NAMES)}")
     with importing_less():
-        from fmpipe.train.config import commented
+        from fmpipe.train.presets import commented
 
     sys.stdout.write(commented(preset))
 
@@ -198,7 +224,7 @@ def ablate(
     steps: Annotated[int, typer.Option(min=20, help="Number of optimizer steps of each short run.")] = 200,
     device: DeviceOption = "auto",
 ) -> None:
-    """Run short trainings with one part left out: the flow loss alone, no KL, the condition shuffled.
+    """Run short trainings with one part left out: the flow loss alone, no KL, conditions shuffled (flow and DINO).
 
     Needs the run's trained autoencoder: run the stage vae first. Exit code 1 if a result is not as it must be.
     """

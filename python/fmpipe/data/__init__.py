@@ -1,19 +1,27 @@
 """Captioned pictures to train on, and what the frozen parts make of them, kept on disk.
 
-A source has a length, items and a digest: :class:`Shapes` draws its own, :class:`Folder` and :class:`Shards` read a
-user's. :func:`split` parts train from validation. :func:`cache_latents` and :func:`cache_states` run the autoencoder
-and the text encoder once.
+A source has a length, items and a digest: :class:`Shapes` draws its own, :class:`Folder`, :class:`Shards` and
+:class:`HF` read a user's, :class:`LatentFiles` what an autoencoder has made of them, and :class:`Mixture` is several.
+:func:`split` parts train from validation. :func:`cache_latents` and :func:`cache_states` run the autoencoder and the
+text encoder once; :func:`load_latents` reads what another program has cached.
 """
 
 from fmpipe.data.cache import Latents, States, cache_latents, cache_states
-from fmpipe.data.folder import Folder, Shards
+from fmpipe.data.folder import Folder
+from fmpipe.data.hf import HF
+from fmpipe.data.latents import LatentFiles, load_latents
+from fmpipe.data.mixture import Mixture
 from fmpipe.data.shapes import Shapes, dominant_colour
+from fmpipe.data.shards import Shards
 from fmpipe.data.source import Item, Source, split, to_pixels
 
 __all__ = [
+    "HF",
     "Folder",
     "Item",
+    "LatentFiles",
     "Latents",
+    "Mixture",
     "Shapes",
     "Shards",
     "Source",
@@ -21,6 +29,7 @@ __all__ = [
     "cache_latents",
     "cache_states",
     "dominant_colour",
+    "load_latents",
     "split",
     "to_pixels",
 ]

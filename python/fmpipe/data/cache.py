@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import torch
@@ -25,9 +25,11 @@ from fmpipe.data.source import Source, digest_of, to_pixels
 from fmpipe.text import TextEncoder, check_prompts
 
 if TYPE_CHECKING:
+    from fmpipe.text import MetaQueryText
     from fmpipe.vae import LatentVAE
 
 FORMAT = 1
+PREFIX_BYTES = 4 << 30  # keys and values of prompts that are kept in memory
 BAR_AFTER = 2.0  # seconds
 
 
@@ -51,12 +53,43 @@ class States:
     path: Path
     digest: str
 
-    def rows(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """States (B, L, D) fp32 and mask (B, L) of B captions; KeyError names one that was never encoded."""
+    def rows(self, captions: Sequence[str]) -> dict[str, Tensor]:
+        """Return ``states`` (B, L, D) fp32 and ``mask`` (B, L) of B captions; KeyError names one not encoded."""
         if unknown := [caption for caption in captions if caption not in self.index]:
             raise KeyError(f"States: caption {unknown[0]!r} is not in {self.path}")
         rows = [self.index[caption] for caption in captions]
-        return self.states[rows].float(), self.mask[rows]
+        return {"states": self.states[rows].float(), "mask": self.mask[rows]}
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts for an encoder that is trained and therefore runs in every step.
+
+    index, prefixes: the row of each caption in the keys and values (M, 2 * layers, heads, P, head_dim) of the prompts,
+    padded on the left; None if they are not reused.
+    """
+
+    encoder: "MetaQueryText"
+    index: dict[str, int] | None = None
+    prefixes: Tensor | None = None
+
+    def rows(self, captions: Sequence[str]) -> dict[str, Tensor]:
+        """Return ``ids`` and ``mask`` (B, P) of B captions, and ``prefix`` if their keys and values are reused."""
+        rows = self.encoder.tokenize(captions)
+        if self.prefixes is not None:
+            longest, total = rows["ids"].shape[1], self.prefixes.shape[3]
+            rows["prefix"] = self.prefixes[[self.index[caption] for caption in captions], :, :, total - longest :]
+        return rows
+
+
+@dataclass(frozen=True)
+class Features:
+    """pooled (N, D) fp32 and, if asked for, patches (N, D, h, w) fp16 of a teacher."""
+
+    pooled: Tensor
+    patches: Tensor | None
+    path: Path
+    digest: str
 
 
 def cache_latents(
@@ -109,6 +142,65 @@ def cache_states(
     tensors, done = _load(path, "states", "captions")
     index = {caption: row for row, caption in enumerate(done["captions"])}
     return States(index, tensors["states"], tensors["mask"], path, digest)
+
+
+def cache_prefixes(
+    captions: Sequence[str], encoder: "MetaQueryText", folder: str | Path, *, batch: int = 16, shard: int = 1024
+) -> Prompts:
+    """Return prompts whose keys and values come from ``folder/prefixes-<digest>``, or are computed into it.
+
+    They are not reused where the result would differ by more than rounding (a bidirectional model, LoRA), or where
+    they would take more than ``PREFIX_BYTES``.
+    """
+    texts = sorted(set(check_prompts("cache_prefixes", captions)), key=lambda text: (len(text), text))
+    tolerance = 1e-4 if encoder.model.dtype == torch.float32 else 2e-2
+    if not encoder.reuse_error([texts[0], texts[-1]]) <= tolerance:
+        return Prompts(encoder)
+    tokens = encoder.tokenize(texts)
+    one = encoder.prefixes(tokens["ids"][:1].to(encoder.device), tokens["mask"][:1].to(encoder.device))
+    if len(texts) * one.nbytes > PREFIX_BYTES:
+        return Prompts(encoder)
+    about = {"weights": weights_sha256(encoder.model), "captions": texts, "ids": tokens["ids"].tolist()}
+    digest = digest_of("prefixes", FORMAT, about)
+
+    def encode(rows: range) -> dict[str, Tensor]:
+        part = {name: x[rows.start : rows.stop].to(encoder.device) for name, x in tokens.items()}
+        return {"prefixes": encoder.prefixes(**part).cpu()}
+
+    path = Path(folder) / f"prefixes-{digest}"
+    if not path.is_dir():
+        _write(path, about, encode, len(texts), batch, shard)
+    tensors, done = _load(path, "prefixes", "captions")
+    return Prompts(encoder, {caption: row for row, caption in enumerate(done["captions"])}, tensors["prefixes"])
+
+
+def cache_features(
+    source: Source, teacher: Any, folder: str | Path, *, patches: bool, batch: int = 32, shard: int = 4096
+) -> Features:
+    """A teacher's features of every image of source, from ``folder/features-<digest>`` or computed into it.
+
+    teacher: a :class:`fmpipe.train.teacher.Teacher`.
+    digest: of source's, of teacher's weights and preprocessing, of patches and of the format. ValueError for a damaged
+    cache, and for patches beyond fp16.
+    """
+    about = {"source": source.digest, "teacher": weights_sha256(teacher.model), **teacher.about, "patches": patches}
+    digest = digest_of("features", FORMAT, about)
+    keys: list[str] = []
+
+    def encode(rows: range) -> dict[str, Tensor]:
+        found = [source[i] for i in rows]
+        keys.extend(item.key for item in found)
+        pooled, of_patches = teacher(to_pixels(torch.stack([item.image for item in found])))
+        half = of_patches.half() if patches else None
+        if patches and not half.isfinite().all():
+            raise ValueError(f"cache_features: patches of an image in {keys[rows.start]} ... are not finite in fp16")
+        return {"pooled": pooled.contiguous()} | ({"patches": half.contiguous()} if patches else {})
+
+    path = Path(folder) / f"features-{digest}"
+    if not path.is_dir():
+        _write(path, {**about, "keys": keys}, encode, len(source), batch, shard)
+    tensors, _ = _load(path, "pooled", "keys")
+    return Features(tensors["pooled"], tensors.get("patches"), path, digest)
 
 
 def weights_sha256(model: nn.Module) -> str:

@@ -28,6 +28,18 @@ class Source(Protocol):
     def __getitem__(self, i: int) -> Item: ...
 
 
+def keys_of(source: Source) -> list[str]:
+    """Return the keys of all items, without making the items where the source has a list ``keys``."""
+    keys = getattr(source, "keys", None)
+    return [source[i].key for i in range(len(source))] if keys is None else keys
+
+
+def captions_of(source: Source) -> list[str]:
+    """Return all captions, without making the items where the source has a list ``captions``."""
+    captions = getattr(source, "captions", None) or (source[i].captions for i in range(len(source)))
+    return [caption for texts in captions for caption in texts]
+
+
 def split(keys: Sequence[str], val: float, seed: int = 0) -> tuple[list[int], list[int]]:
     """(train, val) indices: val where u < val, u in [0, 1) the first 64 bits of ``sha256(seed, key)``.
 

@@ -1,6 +1,7 @@
 """Two runs side by side: whether they may be compared at all, and which is better in which metric."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from fmpipe.diagnose.engine import judge
 from fmpipe.diagnose.figures import Figures, Series
 from fmpipe.diagnose.read.facts import FACTS
+from fmpipe.diagnose.rule import Finding
 from fmpipe.diagnose.texts import Said
 from fmpipe.diagnose.thresholds import Overrides
 
@@ -28,8 +30,13 @@ class Comparison:
     better: dict[str, str]
 
 
-def compare(a: Figures, b: Figures, overrides: Overrides = None) -> Comparison:
-    """A against B. Where VAE, resolution, latent size or scale are known to differ, only that is said."""
+def compare(
+    a: Figures, b: Figures, overrides: Overrides = None, findings: Sequence[Finding] | None = None
+) -> Comparison:
+    """A against B. Where VAE, resolution, latent size or scale are known to differ, only that is said.
+
+    findings: those of A, if it has been judged.
+    """
     known = [name for name in FACTS if name in a.facts and name in b.facts]
     differ = [name for name in known if a.facts[name] != b.facts[name]]
     if differ:
@@ -50,7 +57,8 @@ def compare(a: Figures, b: Figures, overrides: Overrides = None) -> Comparison:
         lines.append(Said(key, name=name, better=better[name], a=x.late, b=y.late))
     if not better:
         lines.append(Said("compare/nothing"))
-    wrong = [[f.name for f in judge(s, overrides) if f.status == "fail"] or "-" for s in (a, b)]
+    judged = (findings or judge(a, overrides), judge(b, overrides))
+    wrong = [[f.name for f in found if f.status == "fail"] or "-" for found in judged]
     lines.append(Said("compare/confirmed", a=wrong[0], b=wrong[1]))
     return Comparison(True, lines, better)
 

@@ -69,6 +69,7 @@ CAUSES = {
     "ablation_only_flow": "",
     "ablation_kl_off": "",
     "ablation_condition_shuffled": "",
+    "ablation_dino_shuffled": "",
 }
 RULES: dict[str, Rule] = {name: REGISTRY[name] for name in CAUSES}
 

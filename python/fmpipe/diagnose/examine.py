@@ -16,11 +16,11 @@ from fmpipe.diagnose import checks
 from fmpipe.diagnose.checks.sampling import probe
 from fmpipe.diagnose.engine import RULES, judge
 from fmpipe.diagnose.figures import Figures
-from fmpipe.diagnose.metrics import gradient_norms
-from fmpipe.diagnose.model import Parts, drawing, evaluating, parts_of, seeded
 from fmpipe.diagnose.rule import Evidence, Finding
 from fmpipe.diagnose.texts import Said
 from fmpipe.diagnose.thresholds import Limits, Overrides, limits
+from fmpipe.metrics import gradient_norms
+from fmpipe.own_model import Parts, drawing, evaluating, parts_of, seeded
 
 PROMPTS = ("a cat", "a car", "a red apple")  # those of the debugging notes
 LARGEST_GAIN = 1e4  # a larger one means that the velocity is 0
@@ -75,7 +75,7 @@ def examine(
     guided nor multiplied by the pipeline's fm_gain.
 
     Args:
-        model: a :class:`fmpipe.FlowPipeline`, an object of the protocol in :mod:`fmpipe.diagnose.model`, or an
+        model: a :class:`fmpipe.FlowPipeline`, an object of the protocol in :mod:`fmpipe.own_model`, or an
             OpenUni-like model. It is set to eval mode while it is measured.
         images: (B, 3, H, W) in [-1, 1]; resized to the ``image_size`` of a model that has one.
         captions: one per image.

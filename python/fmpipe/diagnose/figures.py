@@ -147,7 +147,7 @@ class Figures:
         measured: rule -> the numbers that its check measured.
         texts: strings of the log, the last of each (``stat/x_0/dtype``).
         constants: lists of numbers in the log (``const/betas``).
-        lines, seconds: length of the log.
+        lines, seconds: length of the log. numbered: whether its lines have steps.
         config: settings of the run, nested.
         facts: what two runs must have in common to be compared.
         stage, stages: name of this stage (``flow``, ``vae``, ``diffusion``), and the other stages of the run.
@@ -164,6 +164,7 @@ class Figures:
     seconds: float | None = None
     config: dict = field(default_factory=dict)
     facts: dict[str, object] = field(default_factory=dict)
+    numbered: bool = True
     source: str = ""
     stage: str = ""
     stages: dict[str, "Figures"] = field(default_factory=dict)

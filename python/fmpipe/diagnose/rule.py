@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
 
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.texts import ADVICE, CAUSE, EXPERIENCE, THRESHOLD, TITLE, Said, into, template
@@ -169,6 +169,17 @@ def rule(*metrics: str, letter: str = "") -> Callable[[Judge], Judge]:
         return function
 
     return register
+
+
+def measured_rule(function: Callable[[dict, Limits], Iterator[Evidence]]) -> Judge:
+    """Register a function ``(numbers, limits) -> evidence`` as the rule of its name, on what its check measured."""
+
+    @wraps(function)
+    def judge(figures: Figures, limit: Limits) -> Iterator[Evidence]:
+        numbers = figures.measured.get(function.__name__)
+        return function(numbers, limit) if numbers else iter(())
+
+    return rule()(judge)
 
 
 def nonfinite(values: object, name: str = "") -> list[str]:

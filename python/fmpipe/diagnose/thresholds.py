@@ -19,9 +19,9 @@ THRESHOLDS: Limits = MappingProxyType(
         "latent/tie": 0.05,  # nats an element by which a sample may fit worse than another explanation of z1
         "latent/rms_low": 0.8,  # of (z1 - mean) / std, which is 1 for a sample
         "latent/rms_high": 1.25,
-        "latent/alike": 0.75,  # cosine of the flow's ends with x1 from which on their lengths can be compared
+        "latent/alike": 0.65,  # cosine of the flow's ends with x1 from which on their lengths can be compared
         "latent/left": 0.3,  # of x0 that may be left in the flow's ends: with more of it, the field is to blame
-        "latent/apart": 1.4,  # of one length to the other, at most
+        "latent/apart": 1.4,  # of one length to the other, at most; 1.15 / cosine if that is more
         # text, data
         "text/cos": 0.9,  # mean pairwise cosine of z_text of different prompts, below
         "data/pairing": 0.0,  # score of true pairs less that of shuffled ones, above
@@ -80,6 +80,7 @@ THRESHOLDS: Limits = MappingProxyType(
         "overfit/kl": 3.0,  # largest / smallest KL, at most
         "ablation/drop": 0.05,  # of cos or a relative loss, that counts as a change
         "ablation/gain": 0.02,  # of cos by the right condition, at or below which it is noise
+        "ablation/dino": 0.1,  # of shuffled loss/dino - ent/teacher, that the right targets must save
         "ablation/left": 0.5,  # share of the KL's trend that may be left at w_kl = 0
         # logs
         "input/mean": 0.25,  # |median mean| of latents, at most

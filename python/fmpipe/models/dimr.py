@@ -22,6 +22,7 @@ from fmpipe.models.layers import (
     QKNorm,
     add_norm,
     check_dtype,
+    check_layer,
     check_positive,
     check_time_and_null,
     reset,
@@ -312,11 +313,19 @@ class DiMR(ModelMixin, ConfigMixin):
         self.room = Room()
         self.reset_parameters()
 
-    def forward(self, x: Tensor, log_snr: Tensor, null_indicator: Tensor | None = None) -> list[Tensor]:
+    @property
+    def hidden_widths(self) -> list[int]:
+        """The width of the output of every block, over all stages, coarse to fine."""
+        return [stage["dim"] for stage in self.config.stage_configs for _ in range(stage["blocks"] // 2 * 2 + 1)]
+
+    def forward(
+        self, x: Tensor, log_snr: Tensor, null_indicator: Tensor | None = None, *, hidden: int | None = None
+    ) -> list[Tensor] | tuple[list[Tensor], Tensor]:
         """A velocity for each stage, coarse to fine, (B, C, H / ratio, W / ratio).
 
         x: (B, C, H, W). log_snr: (B,), or one element for all. null_indicator: (B,) bool, True where the sample is
-        unconditional; left out, there is no indicator token at all.
+        unconditional; left out, there is no indicator token at all. hidden: index of a block over all stages, coarse to
+        fine; its output is returned too, (velocities, (B, H / ratio, W / ratio, D)), ratio and D those of its stage.
         """
         channels, ratio = self.config.channels, max(self.ratios)
         if x.dim() != 4 or x.shape[1] != channels or x.shape[2] % ratio or x.shape[3] % ratio:
@@ -337,17 +346,30 @@ class DiMR(ModelMixin, ConfigMixin):
                 "DiMR: its parameters are not on a device (sequential offload?): all of them are evaluated before the "
                 "first layer runs; use enable_model_cpu_offload() instead"
             )
+        if hidden is not None:
+            check_layer("DiMR", hidden, len(self.hidden_widths))
         seed_time(self, log_snr)
-        velocities, skips = [], None
-        for stage in self.stages:
+        velocities, skips, taken, left = [], None, None, hidden
+        for stage, r in zip(self.stages, self.ratios, strict=True):
             velocity, skips = stage(x, skips, null_indicator, self.room)
             velocities.append(velocity)
-        return velocities
+            if left is not None and 0 <= left < len(stage.blocks):
+                grid = x.shape[2] // r, x.shape[3] // r
+                taken = skips[left + 1][:, -grid[0] * grid[1] :].unflatten(1, grid)  # the first is the stage's input
+                if self.room.buffers:  # the next stage reuses its memory
+                    taken = taken.clone()
+            left = None if left is None else left - len(stage.blocks)
+        return velocities if hidden is None else (velocities, taken)
 
-    def velocities(self, x: Tensor, t: Tensor, *, null: Tensor | None = None) -> list[Tensor]:
-        """A velocity for each stage at t, (B,) or one element, in [0, 1]; what they are to be is ``targets``."""
+    def velocities(
+        self, x: Tensor, t: Tensor, *, null: Tensor | None = None, hidden: int | None = None
+    ) -> list[Tensor] | tuple[list[Tensor], Tensor]:
+        """A velocity for each stage at t, (B,) or one element, in [0, 1]; what they are to be is ``targets``.
+
+        hidden: as in ``forward``.
+        """
         check_time_and_null("DiMR", len(x), t=t, null=null)
-        return self(x, 4 - 8 * t, null)
+        return self(x, 4 - 8 * t, null) if hidden is None else self(x, 4 - 8 * t, null, hidden=hidden)
 
     def velocity(self, x: Tensor, t: Tensor, *, null: Tensor | None = None, cond: None = None) -> Tensor:
         """The finest stage's velocity at t in [0, 1]: what ``fmkernels.sample`` calls. The text is in x: no cond."""

@@ -10,7 +10,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from fmkernels import Linear, td_layer_norm
-from fmpipe.models.layers import check_dtype, check_positive, check_time_and_null
+from fmpipe.models.layers import check_dtype, check_layer, check_positive, check_time_and_null
 
 FREQUENCIES = 128  # of the time features
 
@@ -113,28 +113,49 @@ class DiT(ModelMixin, ConfigMixin):
         self.final_layer = FinalLayer(dim, patch**2 * channels)
         self.reset_parameters()
 
-    def forward(self, x: Tensor, t: Tensor, null_indicator: Tensor | None = None) -> Tensor:
-        """The velocity (B, C, size, size) at t (B,) in [0, 1]; null_indicator: (B,) bool, left out for none."""
+    @property
+    def hidden_widths(self) -> list[int]:
+        """The width of the output of every block."""
+        return [self.config.dim] * self.config.depth
+
+    def forward(
+        self, x: Tensor, t: Tensor, null_indicator: Tensor | None = None, *, hidden: int | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """The velocity (B, C, size, size) at t (B,) in [0, 1]; null_indicator: (B,) bool, left out for none.
+
+        hidden: index of a block; its output is returned too, (velocity, (B, size / patch, size / patch, dim)).
+        """
         channels, size, patch = self.config.channels, self.config.size, self.config.patch
         if x.shape[1:] != (channels, size, size):
             raise ValueError(f"DiT: x must be (B, {channels}, {size}, {size}), got {tuple(x.shape)}")
         check_dtype("DiT", x, self.x_embedder.proj.weight)
         check_time_and_null("DiT", len(x), t=t, null_indicator=null_indicator)
+        if hidden is not None:
+            check_layer("DiT", hidden, len(self.blocks))
         null = torch.zeros_like(t, dtype=torch.bool) if null_indicator is None else null_indicator
         y = rearrange(self.x_embedder.proj(x), "b c h w -> b (h w) c") + self.pos_embed
         c = F.silu(self.t_embedder(t) + self.y_embedder.embedding_table(null.long()))
-        for block in self.blocks:
+        taken = None
+        for k, block in enumerate(self.blocks):
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 y = self._gradient_checkpointing_func(block, y, c)
             else:
                 y = block(y, c)
-        return rearrange(
+            if k == hidden:
+                taken = y.unflatten(1, (size // patch, -1))
+        velocity = rearrange(
             self.final_layer(y, c), "b (h w) (r s c) -> b c (h r) (w s)", h=size // patch, r=patch, s=patch
         ).contiguous()
+        return velocity if hidden is None else (velocity, taken)
 
-    def velocities(self, x: Tensor, t: Tensor, *, null: Tensor | None = None) -> list[Tensor]:
-        """One velocity, in a list as DiMR has it, for losses that work for both."""
-        return [self(x, t, null)]
+    def velocities(
+        self, x: Tensor, t: Tensor, *, null: Tensor | None = None, hidden: int | None = None
+    ) -> list[Tensor] | tuple[list[Tensor], Tensor]:
+        """One velocity, in a list as DiMR has it, for losses that work for both. hidden: as in ``forward``."""
+        if hidden is None:
+            return [self(x, t, null)]
+        velocity, taken = self(x, t, null, hidden=hidden)
+        return [velocity], taken
 
     def velocity(self, x: Tensor, t: Tensor, *, null: Tensor | None = None, cond: None = None) -> Tensor:
         """What ``fmkernels.sample`` calls. The text is in x: no cond."""

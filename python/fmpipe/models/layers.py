@@ -119,6 +119,11 @@ def check_positive(model: str, **arguments: object) -> None:
             raise ValueError(f"{model}: {name} must be a positive integer, got {value!r}")
 
 
+def check_layer(model: str, layer: object, count: int) -> None:
+    if not isinstance(layer, int) or not 0 <= layer < count:
+        raise ValueError(f"{model}: hidden must be the index of a block, 0 to {count - 1}, got {layer!r}")
+
+
 def check_dtype(model: str, x: Tensor, weight: Tensor) -> None:
     if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
         raise TypeError(

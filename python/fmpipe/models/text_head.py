@@ -216,6 +216,8 @@ class LinearHead(VariationalHead):
     a paraphrase lies near, and a new place in the sentence changes nothing. dropout: after both GELUs.
     """
 
+    _supports_gradient_checkpointing = True
+
     @register_to_config
     def __init__(
         self,
@@ -238,9 +240,15 @@ class LinearHead(VariationalHead):
             nn.GELU(),
             Linear(hidden, 2 * prod(latent_shape)),
         )
+        self.gradient_checkpointing = False
         self.reset_parameters()
 
     def moments(self, states: Tensor, keep: Tensor | None) -> Tensor:
+        if self.gradient_checkpointing and torch.is_grad_enabled():
+            return self._gradient_checkpointing_func(self._moments, states, keep)
+        return self._moments(states, keep)
+
+    def _moments(self, states: Tensor, keep: Tensor | None) -> Tensor:
         x = states if keep is None else states.masked_fill(~keep[..., None], 0)
         # The mean's length is divided out, and with it the number of tokens: their sum will do.
         x = F.normalize(x.sum(1), dim=-1) * self.config.width**0.5 if self.config.pooled else x.flatten(1)

@@ -13,7 +13,7 @@ from diffusers import ConfigMixin, ModelMixin
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from fmpipe.text.protocol import check_prompts
 
@@ -63,6 +63,15 @@ def read_json(file: Path) -> dict:
     if not isinstance(found, dict):
         raise ValueError(f"{file.name} in {str(file.parent)!r} must be an object, got {type(found).__name__}")
     return found
+
+
+def _tokenizer_class(folder: Path) -> type:
+    """Return the class that reads a tokenizer as it was saved.
+
+    For some models, AutoTokenizer replaces a plain ``tokenizer.json`` by the model's usual tokenizer.
+    """
+    saved = read_json(folder / "tokenizer_config.json").get("tokenizer_class")
+    return PreTrainedTokenizerFast if saved in ("PreTrainedTokenizerFast", "TokenizersBackend") else AutoTokenizer
 
 
 class FrozenText(ModelMixin, ConfigMixin):
@@ -156,7 +165,7 @@ class FrozenText(ModelMixin, ConfigMixin):
                 ignore_mismatched_sizes=True,  # named below, all of them
                 output_loading_info=True,
             )
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            tokenizer = _tokenizer_class(folder).from_pretrained(folder, local_files_only=True)
         except Exception as error:  # whatever the libraries beneath make of a damaged file
             raise OSError(f"{where}: folder {str(folder)!r} cannot be read: {error}") from error
         for what in ("missing_keys", "mismatched_keys"):

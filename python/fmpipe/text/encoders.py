@@ -1,7 +1,9 @@
-"""Frozen encoders of prompts on transformers' models: CLIP, T5, MiniLM; and the loader of any."""
+"""Frozen text encoders built on transformers models (CLIP, T5, MiniLM), and the loader for every encoder."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -82,17 +84,30 @@ class MiniLMText(FrozenText):
 
 
 CLASSES = {cls.__name__: cls for cls in (CLIPText, MetaQueryText, MiniLMText, T5Text)}
+KINDS = {"clip": CLIPText, "meta_query": MetaQueryText, "minilm": MiniLMText, "t5": T5Text}
 MODEL_TYPES = {"bert": MiniLMText, "clip": CLIPText, "clip_text_model": CLIPText, "t5": T5Text}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def load_text_encoder(spec: str | Path | Sequence[str | Path], **arguments) -> FrozenText:
-    """The encoder that spec tells: ``"minilm"``, a folder, or ``(class name, folder)``.
+def load_text_encoder(
+    spec: str | Path | Sequence[str | Path] | Mapping[str, Any], tokens: int | None = None, **arguments
+) -> FrozenText:
+    """Return the encoder that spec describes.
 
-    A folder's class is that of its text_encoder.json, else of its config.json's model_type (bert, clip, t5). arguments:
-    of ``from_pretrained``. ValueError naming spec for an unknown class, FileNotFoundError without such a folder.
+    Args:
+        spec: ``"minilm"``; a folder; ``(class name, folder)``; or a mapping with ``kind`` (clip, meta_query, minilm,
+            t5), ``model`` (a folder, or ``minilm``), optionally ``dtype`` (fp32, bf16, fp16), and the arguments of
+            the class. A folder's class is that of its text_encoder.json, otherwise that of its config.json's model_type
+            (bert, clip, t5).
+        tokens: number of tokens of a prompt that are read. A saved MetaQueryText keeps its own number.
+        arguments: of the class's ``from_pretrained``.
+
+    Raises ValueError that names spec for an unknown class, FileNotFoundError without such a folder.
     """
+    if isinstance(spec, Mapping):
+        spec, arguments = _described(spec, arguments)
     if spec == "minilm":
-        return MiniLMText.from_pretrained(**arguments)
+        return MiniLMText.from_pretrained(**{**_length(MiniLMText, tokens), **arguments})
     if isinstance(spec, (str, Path)):
         folder = located("load_text_encoder", spec, arguments.get("local_files_only", True))
         name = read_json(folder / CONFIG).get("_class_name")
@@ -100,13 +115,41 @@ def load_text_encoder(spec: str | Path | Sequence[str | Path], **arguments) -> F
         if name is None and model_type not in MODEL_TYPES:
             raise ValueError(
                 f"load_text_encoder: spec {str(spec)!r} has model_type {model_type!r}, not {', '.join(MODEL_TYPES)}; "
-                f"pass (class name, folder), one of {', '.join(CLASSES)}"
+                f"for a language model, use {{kind: meta_query, model: {spec}}}, or pass (class name, folder), one of "
+                f"{', '.join(CLASSES)}"
             )
         name = name or MODEL_TYPES[model_type].__name__
+        tokens = None if name == "MetaQueryText" else tokens
     elif isinstance(spec, (list, tuple)) and len(spec) == 2:
         name, folder = spec
     else:
-        raise ValueError(f"load_text_encoder: spec must be 'minilm', a folder or (class name, folder), got {spec!r}")
+        raise ValueError(
+            f"load_text_encoder: spec must be 'minilm', a folder or (class name, folder), or a mapping, got {spec!r}"
+        )
     if name not in CLASSES:
         raise ValueError(f"load_text_encoder: spec names class {name!r}; choose one of {', '.join(CLASSES)}")
-    return CLASSES[name].from_pretrained(folder, **arguments)
+    return CLASSES[name].from_pretrained(folder, **{**_length(CLASSES[name], tokens), **arguments})
+
+
+def _described(spec: Mapping[str, Any], arguments: dict) -> tuple[str | tuple[str, str | Path], dict]:
+    """Return the plain spec and the arguments of a mapping."""
+    given = {name: value for name, value in spec.items() if value is not None}
+    kind, model, dtype = (given.pop(name, None) for name in ("kind", "model", "dtype"))
+    for name, value, known in (("kind", kind, KINDS), ("dtype", dtype or "fp32", DTYPES)):
+        if value not in known:
+            raise ValueError(f"load_text_encoder: {name} must be one of {', '.join(known)}, got {value!r}")
+    if dtype:
+        arguments = {"dtype": DTYPES[dtype], **arguments}
+    if model == "minilm":
+        model = minilm.verify(minilm.installed_folder())
+    elif model is None:
+        raise ValueError(f"load_text_encoder: model is missing: a folder, or minilm, for kind {kind!r}")
+    unknown = sorted(given.keys() - set(inspect.signature(KINDS[kind]).parameters) | given.keys() & {"tokens"})
+    if unknown:
+        raise ValueError(f"load_text_encoder: {unknown[0]} is not an argument of kind {kind!r}")
+    return (KINDS[kind].__name__, model), {**given, **arguments}
+
+
+def _length(cls: type[FrozenText], tokens: int | None) -> dict[str, int]:
+    """Return the argument of a class that limits the length of prompts."""
+    return {} if tokens is None else {"prompt_tokens" if cls is MetaQueryText else "tokens": tokens}

@@ -4,12 +4,14 @@ Every process draws for the whole batch and takes its rows, so that two processe
 """
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from fmpipe.data.cache import Latents, States
+from fmpipe.data.cache import Latents, Prompts, States
+from fmpipe.data.mixture import Mixture
 from fmpipe.data.source import Source, to_pixels
 from fmpipe.train.config import Flow
 from fmpipe.train.times import null_mask, sample_t
@@ -28,36 +30,93 @@ def drawn(seed: int, *parts: int) -> torch.Generator:
 class Order:
     """Which items a step has: one random order of all after the other, cut in batches, no item left out."""
 
-    def __init__(self, items: Sequence[int], batch: int, seed: int):
+    def __init__(self, items: Sequence[int], batch: int, seed: int, *stream: int):
         if not len(items):
             raise ValueError("Order: there are no items to train on")
-        self.items, self.batch, self.seed = torch.tensor(items), batch, seed
+        self.items, self.batch, self.seed, self.stream = torch.tensor(items), batch, seed, stream
         self._epoch, self._order = -1, self.items
 
     def __call__(self, step: int) -> Tensor:
-        at = torch.arange(step * self.batch, (step + 1) * self.batch)
-        parts = []
+        return self.between(step * self.batch, (step + 1) * self.batch)
+
+    def between(self, start: int, end: int) -> Tensor:
+        """The items of the draws start … end - 1."""
+        if start == end:
+            return self.items[:0]
+        at, parts = torch.arange(start, end), []
         for epoch in range(int(at[0]) // len(self.items), int(at[-1]) // len(self.items) + 1):
             if epoch != self._epoch:
                 self._epoch = epoch
-                self._order = self.items[torch.randperm(len(self.items), generator=drawn(self.seed, 1, epoch))]
+                draw = drawn(self.seed, 1, epoch, *self.stream)
+                self._order = self.items[torch.randperm(len(self.items), generator=draw)]
             mine = at[(at // len(self.items)) == epoch] % len(self.items)
             parts.append(self._order[mine])
         return torch.cat(parts)
+
+    def others(self, chosen: Tensor, count: int, draw: torch.Generator) -> Tensor:
+        """Up to count different items that are not among the chosen."""
+        rest = self.items[~torch.isin(self.items, chosen)]
+        return rest[torch.randperm(len(rest), generator=draw)[:count]]
+
+
+class MixedOrder:
+    """Which items a step has, of several groups with weights: each group in an :class:`Order` of its own.
+
+    Of the first n draws, a group has its share of n, rounded by d'Hondt's method, so every batch has the shares of the
+    weights to within one or two items, an item comes as often as the others of its group, and where a group is after n
+    draws needs no state.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[int]], weights: Sequence[float], batch: int, seed: int):
+        kept = [(items, weight) for items, weight in zip(groups, weights, strict=True) if len(items)]
+        self.orders = [Order(items, batch, seed, k) for k, (items, _) in enumerate(kept)]
+        self.shares = [weight / sum(weight for _, weight in kept) for _, weight in kept]
+        self.items, self.batch, self.seed = torch.cat([order.items for order in self.orders]), batch, seed
+        rates = [torch.full((len(o.items),), s / len(o.items)) for o, s in zip(self.orders, self.shares, strict=True)]
+        self._rates = torch.cat(rates)
+
+    def counts(self, draws: int) -> list[int]:
+        """How many of the first draws each group has."""
+        # No group has less than its share rounded down; one less is safe from rounding errors.
+        counts = [max(0, math.floor(draws * share) - 1) for share in self.shares]
+        while sum(counts) < draws:
+            k = min(range(len(counts)), key=lambda k: ((counts[k] + 1) / self.shares[k], k))
+            counts[k] += 1
+        return counts
+
+    def __call__(self, step: int) -> Tensor:
+        ends = self.counts(step * self.batch), self.counts((step + 1) * self.batch)
+        chosen = torch.cat([order.between(*at) for order, *at in zip(self.orders, *ends, strict=True)])
+        return chosen[torch.randperm(self.batch, generator=drawn(self.seed, 7, step))]
+
+    def others(self, chosen: Tensor, count: int, draw: torch.Generator) -> Tensor:
+        """Up to count different items that are not among the chosen, by their weights."""
+        left = ~torch.isin(self.items, chosen)
+        if not (count := min(count, int(left.sum()))):
+            return self.items[:0]
+        return self.items[left][torch.multinomial(self._rates[left], count, generator=draw)]
+
+
+def order_of(items: Sequence[int], batch: int, seed: int, source: Source | None = None) -> Order | MixedOrder:
+    """The order of items of a source, by its weights if it is a :class:`fmpipe.data.Mixture`."""
+    if not isinstance(source, Mixture) or not len(items):
+        return Order(items, batch, seed)
+    return MixedOrder([[i for i in items if i in part] for part in source.parts], source.weights, batch, seed)
 
 
 class FlowBatches:
     """z1 sampled anew from the cached moments, one of its captions' states, eps, t and the null indicator.
 
-    captions: those to draw from, a list for each item; all of them if left out. ``ends`` is what the flow goes to: z1,
+    captions: those to draw from, a list for each item; all of them if left out. source: whose weights count, if it is a
+    mixture. ``ends`` is what the flow goes to: z1,
     but where null is set, another null sample's. ``candidates`` are the batch's latents and ``losses.others`` more, and
-    states and mask theirs.
+    states and mask theirs. shown: called with the items of z1 and of ends, returns what a teacher needs of them.
     """
 
     def __init__(
         self,
         latents: Latents,
-        states: States,
+        states: States | Prompts,
         vae: LatentVAE,
         items: Sequence[int],
         settings: Flow,
@@ -65,10 +124,13 @@ class FlowBatches:
         *,
         batch: int | None = None,
         captions: Sequence[Sequence[str]] | None = None,
+        source: Source | None = None,
+        shown: Callable[[Tensor, Tensor], dict[str, Tensor]] | None = None,
     ):
+        self.shown = shown
         self.latents, self.states, self.vae, self.settings, self.seed = latents, states, vae, settings, seed
         self.order, self.shape = (
-            Order(items, batch or settings.optim.batch, seed),
+            order_of(items, batch or settings.optim.batch, seed, source),
             latents.moments[:1, : vae.channels].shape[1:],
         )
         self.texts = [item["captions"] for item in latents.items] if captions is None else captions
@@ -84,25 +146,38 @@ class FlowBatches:
         draw, chosen, losses = drawn(self.seed, 3, step), self.order(step), self.settings.losses
         z1 = self.vae.sample(self.latents.moments[chosen], draw)
         eps = torch.randn(len(chosen), *self.shape, generator=draw)
-        t = sample_t(losses.t, len(chosen), draw)
+        t = sample_t(
+            losses.t,
+            len(chosen),
+            draw,
+            mean=losses.t_mean,
+            std=losses.t_std,
+            mode_scale=losses.t_mode_scale,
+            shift=losses.t_shift,
+        )
         null = null_mask(len(chosen), losses.null, draw)
         ends = z1.clone()
         ends[null] = z1[null].roll(1, 0)
         made = {name: x[rows] for name, x in (("z1", z1), ("ends", ends), ("eps", eps), ("t", t), ("null", null))}
+        if self.shown is not None:
+            reached = chosen.clone()
+            reached[null] = chosen[null].roll(1)
+            made |= self.shown(chosen[rows], reached[rows])
         captions = self.captions(step)
         if losses.others:  # every process has all of them
-            others = self.order.items[~torch.isin(self.order.items, chosen)]
-            others = others[torch.randperm(len(others), generator=draw)[: losses.others]]
+            others = self.order.others(chosen, losses.others, draw)
             captions += self._told(others, draw)
             made["candidates"] = torch.cat([z1, self.vae.sample(self.latents.moments[others], draw)])
             made["rows"] = torch.arange(len(z1))[rows]
             rows = ALL
-        states, mask = self.states.rows(captions[rows])
+        elif losses.match and rows != ALL:  # a part of the batch is matched against all of its latents
+            made["candidates"], made["own"] = z1, torch.arange(len(z1))[rows]
+        texts = self.states.rows(captions[rows])
         if self.settings.token_dropout:
-            lost = torch.rand(len(captions), mask.shape[1], generator=draw) < self.settings.token_dropout
+            lost = torch.rand(len(captions), texts["mask"].shape[1], generator=draw) < self.settings.token_dropout
             lost[:, 0] = False  # at least one is left: padding is on the right
-            mask = mask & ~lost[rows]
-        return made | {"states": states, "mask": mask}
+            texts["mask"] = texts["mask"] & ~lost[rows]
+        return made | texts
 
 
 class PixelBatches:
@@ -123,12 +198,13 @@ class PixelBatches:
         augment: bool = False,
     ):
         self.images = torch.stack([source[i].image for i in items])
-        self.order, self.latent, self.seed, self.augment = Order(range(len(items)), batch, seed), latent, seed, augment
+        self.rows = {item: row for row, item in enumerate(items)}
+        self.order, self.latent, self.seed, self.augment = order_of(items, batch, seed, source), latent, seed, augment
 
     def __call__(self, step: int, rows: Rows = ALL) -> dict[str, Tensor]:
         draw, chosen = drawn(self.seed, 3, step), self.order(step)
         eps = torch.randn(len(chosen), *self.latent, generator=draw)
-        images = self.images[chosen]
+        images = self.images[[self.rows[item] for item in chosen.tolist()]]
         if self.augment:
             turns = torch.randint(8, (len(chosen),), generator=draw).tolist()
             shifts = torch.randint(-self.SHIFT, self.SHIFT + 1, (len(chosen), 2), generator=draw).tolist()
@@ -139,9 +215,18 @@ class PixelBatches:
 class DiffusionBatches:
     """z1 sampled anew, noise, and whole steps drawn evenly from 0 … T - 1."""
 
-    def __init__(self, latents: Latents, vae: LatentVAE, items: Sequence[int], batch: int, seed: int, T: int = 1000):  # noqa: N803
+    def __init__(
+        self,
+        latents: Latents,
+        vae: LatentVAE,
+        items: Sequence[int],
+        batch: int,
+        seed: int,
+        T: int = 1000,  # noqa: N803
+        source: Source | None = None,
+    ):
         self.latents, self.vae, self.seed, self.T = latents, vae, seed, T
-        self.order = Order(items, batch, seed)
+        self.order = order_of(items, batch, seed, source)
 
     def __call__(self, step: int, rows: Rows = ALL) -> dict[str, Tensor]:
         draw, chosen = drawn(self.seed, 3, step), self.order(step)

@@ -1,16 +1,13 @@
-"""The settings of a training run: one typed tree, read from and written to YAML, and its presets.
+"""The settings of a training run: one typed tree, read from and written to YAML.
 
 Every key has a help text, which ``fmpipe init`` writes as a comment and ``docs/training.md`` lists.
 """
 
-from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from fmpipe.models.presets import PRESETS as NETWORKS
-from fmpipe.train import settings
-from fmpipe.train.settings import SettingsError, to_dict
+from fmpipe.train.settings import to_dict
+from fmpipe.train.times import check_times
 
 
 def key(help: str, default: Any = MISSING, factory: Any = MISSING) -> Any:
@@ -19,43 +16,113 @@ def key(help: str, default: Any = MISSING, factory: Any = MISSING) -> Any:
 
 
 @dataclass
-class Data:
+class DataSource:
+    """Where images or latents and their captions come from."""
+
+    source: Literal["shapes", "emoji", "folder", "hf", "shards", "latents"] = key(
+        "shapes: drawn, needs nothing; emoji: needs a font; folder: your images; hf: a Hugging Face dataset on disk or "
+        "parquet files; shards: webdataset tar files; latents: precomputed latents",
+        "shapes",
+    )
+    path: str | None = key("folder, file or glob of the source, or the emoji font; null for shapes", None)
+    captions: str | None = key(
+        "for folder and latents: a file (for latents, also a folder) with captions; for hf: the column of captions; "
+        "null looks for captions, see docs/training.md",
+        None,
+    )
+    image_column: str | None = key("for hf: the column of images; null looks for it, see docs/training.md", None)
+    latents_scaled: bool | None = key(
+        "for latents with the autoencoder's number of channels: whether they are stored with its scale applied", None
+    )
+
+
+@dataclass
+class WeightedSource(DataSource):
+    """One of several sources."""
+
+    weight: float = key("share of the source in training, relative to the other weights", 1.0)
+
+    def __post_init__(self):
+        if not 0 < self.weight < float("inf"):
+            raise ValueError(f"weight must be a positive number, got {self.weight}")
+
+
+@dataclass
+class Data(DataSource):
     """Images and captions."""
 
-    source: Literal["shapes", "emoji", "folder", "shards"] = key(
-        "shapes: drawn, needs nothing; emoji: needs a font; folder: your images; shards: webdataset tar files", "shapes"
-    )
-    path: str | None = key("folder of images, glob of tar files, or the emoji font; null for shapes", None)
-    captions: str | None = key(
-        "for folder: a file with captions; null looks for captions in the folder, see docs/training.md", None
-    )
     size: int = key("side of the square images in pixels; see the size rule in docs/training.md", 32)
     count: int = key("for shapes: number of images", 2048)
     seed: int = key("seed of the split into training and validation data, and of shapes", 0)
     val: float = key("share of the images, or captions, that is held out for validation", 0.1)
     limit: int | None = key("train on this many images only and validate on the same ones; null uses all", None)
     cache: str = key("folder for cached latents and text states, shared by runs", "cache")
+    sources: list[WeightedSource] = key(
+        "several sources instead of one: a list of mappings with source, path, captions, image_column, latents_scaled "
+        "and weight",
+        factory=list,
+    )
+
+    def __post_init__(self):
+        if self.sources and self.path is not None:
+            raise ValueError(f"path and sources exclude each other: remove path, or set it to null, got {self.path!r}")
+
+
+SCHEDULES = (
+    "cosine",
+    "linear",
+    "constant",
+    "cosine_with_restarts",
+    "polynomial",
+    "inverse_sqrt",
+    "warmup_stable_decay",
+)
+
+
+@dataclass
+class Group:
+    """Learning rate and weight decay of one module; None keeps the optimizer's."""
+
+    lr: float | None = None
+    weight_decay: float | None = None
 
 
 @dataclass
 class Optim:
-    """AdamW with a linear warm-up and a cosine decay of the learning rate."""
+    """The optimizer of a stage: a linear warm-up, then a schedule of the learning rate by name."""
 
     steps: int = key("number of optimizer steps", 1000)
-    batch: int = key("images per step, over all processes", 32)
+    batch: int = key("images per step, over all processes and micro-batches", 32)
+    accumulate: int = key("micro-batches per step, one after the other, to save memory; batch is their sum", 1)
+    optimizer: Literal["adamw", "adamw8bit", "muon"] = key(
+        "adamw8bit needs bitsandbytes; muon: Muon for the 2-D weights of layers, AdamW for everything else", "adamw"
+    )
     lr: float = key("highest learning rate", 1e-3)
+    schedule: Literal[SCHEDULES] = key("learning rate after the warm-up; the names are those of transformers", "cosine")
+    schedule_args: dict[str, Any] = key(
+        "arguments of the schedule, for example {num_cycles: 3}, {power: 2} or {num_decay_steps: 200}", factory=dict
+    )
     warmup: float = key("share of the steps in which the learning rate rises from 0", 0.05)
-    floor: float = key("learning rate at the last step, as a share of lr", 0.05)
+    floor: float = key("lowest learning rate of the schedule, as a share of lr", 0.05)
     weight_decay: float = key("weight decay of matrices; biases and norms have none", 0.01)
     betas: tuple[float, float] = key("AdamW's betas", (0.9, 0.99))
     clip: float = key("largest gradient norm; larger gradients are scaled down", 1.0)
     ema: float = key("decay of the averaged weights, which are validated and saved", 0.999)
-    scales: dict[str, float] = key("factors of lr by the beginning of a parameter's name", factory=dict)
+    groups: dict[str, Group] = key(
+        "lr and weight_decay by module or parameter, for example {text_head: {lr: 1e-4, weight_decay: 0}}; the longest "
+        "name that fits counts",
+        factory=dict,
+    )
 
     def __post_init__(self):
-        for name in ("steps", "batch"):
+        for name in ("steps", "batch", "accumulate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("warmup", "floor"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+        if self.batch % self.accumulate:
+            raise ValueError(f"batch must be a multiple of accumulate ({self.accumulate}), got {self.batch}")
 
 
 @dataclass
@@ -76,6 +143,26 @@ class Autoencoder:
     optim: Optim = key("optimizer of the stage vae", factory=lambda: Optim(lr=1.5e-3, weight_decay=0.0, ema=0.99))
 
 
+LOSSES = ("flow", "kl", "contrastive", "dino", "norm", "anchor", "match", "repa")  # those with a weight
+
+
+@dataclass
+class LossSchedule:
+    """Factor on the weight of a loss: start up to ``begin``, end from ``until`` on (shares of the run)."""
+
+    kind: Literal["cosine", "linear"] = "cosine"
+    start: float = 1.0
+    end: float = 0.1
+    begin: float = 0.0
+    until: float = 1.0
+
+    def __post_init__(self):
+        if not 0 <= self.begin <= self.until <= 1:
+            raise ValueError(f"0 <= begin <= until <= 1 must hold, got begin {self.begin}, until {self.until}")
+        if self.start < 0 or self.end < 0:
+            raise ValueError(f"start and end must be 0 or more, got {self.start} and {self.end}")
+
+
 @dataclass
 class Losses:
     """Losses of the stage flow. A loss with weight 0 is not computed."""
@@ -83,10 +170,11 @@ class Losses:
     flow: float = key("weight of the flow-matching loss", 1.0)
     kl: float = key("weight of the KL divergence of z0 to N(0, I)", 1e-2)
     contrastive: float = key("weight of the contrastive text-image loss", 0.0)
-    dino: float = key("weight of the DINO soft-target loss; needs contrastive", 0.0)
+    dino: float = key("weight of the DINO soft-target loss; needs contrastive or teacher", 0.0)
     norm: float = key("weight of (|v_pred| - |v_target|)^2", 0.0)
     anchor: float = key("weight of the squared distance of mu to the image's latent", 0.0)
     match: float = key("weight of the loss that makes mu nearest to its own image among the batch", 0.0)
+    repa: float = key("weight of the REPA loss: aligns a block of the velocity network with teacher's patches", 0.0)
     kl_kind: Literal["standard", "crossflow"] = key("formula of the KL divergence", "standard")
     kl_warmup: float = key("share of the steps in which the weight of the KL rises from 0", 0.1)
     kl_beta: Literal["constant", "linear", "cosine", "cyclic"] = key(
@@ -100,8 +188,21 @@ class Losses:
         "for weighting share: gradient norms relative to the flow loss",
         factory=lambda: {"kl": 0.2, "dino": 0.35, "contrastive": 0.35},
     )
-    t: Literal["uniform", "logit_normal", "edge", "mixed", "early"] = key(
-        "distribution of the training times", "uniform"
+    schedules: dict[str, LossSchedule] = key(
+        "factor on a loss's weight over the run, for example {dino: {kind: cosine, start: 1, end: 0.1, begin: 0, "
+        "until: 1}}; kind may be linear",
+        factory=dict,
+    )
+    t: Literal["uniform", "logit_normal", "edge", "mixed", "early", "mode", "cosmap"] = key(
+        "distribution of the training times; t = 0 is z0 (text), t = 1 the image", "uniform"
+    )
+    t_mean: float = key("for logit_normal and mixed: mean of logit(t); above 0, times near the image are denser", 0.0)
+    t_std: float = key("for logit_normal and mixed: standard deviation of logit(t)", 1.0)
+    t_mode_scale: float = key(
+        "for mode: up to 1.75, above 0 the middle is denser; below 0, down to -1, both ends are denser", 1.29
+    )
+    t_shift: float = key(
+        "resolution shift of the times, as SD3's shift of sigma = 1 - t: above 1, times near z0 are denser", 1.0
     )
     edge_weight: float = key("extra weight of the flow loss near t = 0 and t = 1", 0.0)
     null: float = key("share of samples with the null indicator set; 0 trains a model that cannot use guidance", 0.1)
@@ -111,21 +212,103 @@ class Losses:
     detach: bool = key("stop the gradient of the flow loss at z0, so that it does not train the text head", False)
     dino_classes: int = key("number of classes of the DINO loss", 256)
     temperatures: tuple[float, float] = key("temperatures of the DINO teacher and student", (0.04, 0.1))
+    teacher: str | None = key(
+        "image encoder that dino and repa learn from: folder of a DINOv2, ViT, CLIP, SigLIP or other model of "
+        "transformers; null: dino uses a moving average of contrastive's image tower",
+        None,
+    )
+    teacher_on: Literal["cache", "pixels"] = key(
+        "cache: compute the teacher's features of all images once; pixels: run the teacher in every step", "cache"
+    )
+    repa_layer: int | None = key(
+        "block of the velocity network that repa aligns, counted from 0 over all stages; null: a third into the first",
+        None,
+    )
     alarm: float = key("stop if E|z0| or E|v*| exceeds this many times E|z1|; 0 never stops", 3.0)
 
     def __post_init__(self):
-        if self.dino and not self.contrastive:
-            raise ValueError("dino needs contrastive: its teacher is an average of the tower that contrastive trains")
+        if self.dino and not self.contrastive and not self.teacher:
+            raise ValueError(
+                "dino needs contrastive, whose image tower its teacher averages, or an external one: set teacher"
+            )
+        if self.repa and not self.teacher:
+            raise ValueError("repa needs teacher: the folder of an image encoder, whose patch features it aligns to")
         if self.weighting in ("share", "gradnorm") and self.kl_beta != "constant":
             raise ValueError(f"weighting {self.weighting!r} would undo kl_beta {self.kl_beta!r}: use 'constant'")
+        if self.schedules and self.weighting in ("share", "gradnorm"):
+            raise ValueError(f"weighting {self.weighting!r} would undo schedules: use 'constant' or 'pcgrad'")
+        if unknown := sorted(self.schedules.keys() - set(LOSSES)):
+            raise ValueError(f"schedules has {unknown[0]!r}; the losses are {', '.join(LOSSES)}")
+        check_times(self.t_std, self.t_mode_scale, self.t_shift)
+
+
+@dataclass
+class Lora:
+    """LoRA weights in the language model, through peft."""
+
+    r: int = key("rank", 8)
+    alpha: float | None = key("the update is scaled by alpha / r; null is 2 * r", None)
+    dropout: float = key("share of the inputs of the LoRA layers that is dropped", 0.0)
+    target_modules: str | list[str] = key(
+        "names of the linear layers that get LoRA weights, or all-linear", "all-linear"
+    )
+
+
+@dataclass
+class Connector:
+    """Transformer layers between the query states and the text head."""
+
+    layers: int = key("number of layers", 2)
+    heads: int = key("number of attention heads", 8)
+    hidden: int | None = key("width of the feed-forward layers; null is 4 * width", None)
+    width: int | None = key("width of the layers and of their output; null is that of the language model", None)
+
+
+@dataclass
+class Encoder:
+    """A text encoder with its arguments. Those after dtype are for the kind meta_query."""
+
+    kind: Literal["meta_query", "minilm", "clip", "t5"] = key("meta_query: a language model with learned queries")
+    model: str | None = key(
+        "folder of the model; minilm (null is minilm for that kind); or captions: a small model trained on them",
+        None,
+    )
+    dtype: Literal["fp32", "bf16", "fp16"] | None = key("dtype of the frozen model; null is that of its files", None)
+    num_queries: int | None = key("number of learned queries; null is 256", None)
+    prompt_tokens: int | None = key("tokens of a prompt that are read; null is flow.tokens", None)
+    prompt_template: str | None = key("text around the prompt, with {prompt} in the place of the prompt", None)
+    train_queries: bool | None = key("false keeps the queries at their random values; null is true", None)
+    connector: Connector | None = key("transformer layers between the query states and the text head", None)
+    lora: Lora | None = key("LoRA weights in the language model", None)
+    reuse_prefix: bool = key(
+        "cache the keys and values of the prompts, where this is exact, and run the model on the queries only", True
+    )
+    architecture: dict[str, Any] | None = key(
+        "config of transformers for --dry-run, in case the folder does not exist", None
+    )
+
+    def __post_init__(self):
+        if self.model is None:
+            if self.kind != "minilm":
+                raise ValueError(f"model is missing: the kind {self.kind!r} needs the folder of a model")
+            self.model = "minilm"
+
+    def spec(self) -> dict[str, Any]:
+        """Return the mapping that :func:`fmpipe.text.load_text_encoder` takes."""
+        given = {name: value for name, value in to_dict(self).items() if value is not None}
+        for name in ("reuse_prefix", "architecture"):
+            given.pop(name, None)
+        return given
 
 
 @dataclass
 class Flow:
     """Stages head and flow: the text head and the velocity network."""
 
-    encoder: str = key("text encoder: minilm, or a folder with a CLIP, T5 or BERT model", "minilm")
-    tokens: int = key("tokens of a caption that the encoder reads", 16)
+    encoder: str | Encoder = key(
+        "text encoder: minilm, a folder with a CLIP, T5 or BERT model or a saved encoder, or a mapping", "minilm"
+    )
+    tokens: int = key("tokens of a caption that the encoder reads; a saved meta_query encoder keeps its own", 16)
     hold_out: Literal["items", "captions"] = key(
         "items: validate on held-out images; captions: train on all images, validate on held-out captions", "items"
     )
@@ -135,6 +318,7 @@ class Flow:
     )
     head: dict[str, Any] = key("arguments of the text head, for example std_range, mu_rms, hidden", factory=dict)
     net: dict[str, Any] = key("arguments of the velocity network DiMR: stage_configs", factory=dict)
+    fp32_net: bool = key("with precision bf16 or fp16: run the velocity network in fp32", False)
     losses: Losses = key("losses of the stage flow", factory=Losses)
     optim: Optim = key("optimizer of the stage flow", factory=Optim)
     head_optim: Optim = key("optimizer of the stage head, which trains the text head alone", factory=Optim)
@@ -173,8 +357,15 @@ class Config:
     parallel: Literal["ddp", "fsdp2"] = key(
         "for several processes: copy the model to each (ddp) or shard it (fsdp2)", "ddp"
     )
+    checkpointing: list[Literal["text_encoder", "text_head", "velocity_net"]] = key(
+        "modules that recompute their activations in the backward pass instead of storing them", factory=list
+    )
+    compile: bool = key("compile the text head and the velocity network with torch.compile", False)
     keep: int = key("number of checkpoints to keep", 3)
-    report_to: list[Literal["jsonl", "tensorboard"]] = key("formats of the log", factory=lambda: ["jsonl"])
+    report_to: list[Literal["jsonl", "tensorboard", "wandb", "trackio", "mlflow"]] = key(
+        "trackers for metrics and sample sheets; log.jsonl, which fmpipe report reads, is always written",
+        factory=lambda: ["jsonl"],
+    )
     data: Data = key("images and captions", factory=Data)
     vae: Autoencoder = key("the autoencoder", factory=Autoencoder)
     flow: Flow = key("text head and velocity network", factory=Flow)
@@ -184,144 +375,3 @@ class Config:
     def __post_init__(self):
         if self.vae.path is not None:  # used instead of training one
             self.stages = [stage for stage in self.stages if stage != "vae"]
-
-
-def load(path: str | Path) -> Config:
-    """Return the config of a YAML file. Its key ``base`` names a preset, whose values the file's other keys replace.
-
-    SettingsError (a ValueError) names the file, line and key of what is wrong.
-    """
-
-    def with_base(data: Any) -> Any:
-        if not isinstance(data, Mapping) or "base" not in data:
-            return data
-        data = dict(data)
-        if not isinstance(base := data.pop("base"), str) or base not in PRESETS:
-            raise SettingsError(("base",), f"unknown preset {base!r}; choose one of {', '.join(PRESETS)}")
-        return settings.merged(Config, to_dict(PRESETS[base]()), data)
-
-    return settings.load(Config, path, with_base)
-
-
-def _stages(dims: tuple[int, int], hidden: tuple[int, int], blocks: tuple[int, int], grid: int) -> list[dict]:
-    """A transformer stage at half the latent's resolution and a ConvNeXt one at all of it; grid: of the first."""
-    return [
-        {
-            "kind": "transformer",
-            "dim": dims[0],
-            "hidden": hidden[0],
-            "blocks": blocks[0],
-            "grid": [grid] * 2,
-            "patch": 2,
-        },
-        {
-            "kind": "convnext",
-            "dim": dims[1],
-            "hidden": hidden[1],
-            "blocks": blocks[1],
-            "grid": [2 * grid] * 2,
-            "patch": 1,
-        },
-    ]
-
-
-def shapes_tiny() -> Config:
-    """A minute: 16 px, latents of 4 × 8 × 8.
-
-    The autoencoder learns colours last, and by the number of its steps, so these are many and small: after 700 it gives
-    94 % of the scenes their colour back (thin green shapes come out black), after 900 99 %. The flow then draws 44 or
-    45 of 48 asked colours, on the prompts the recipe was chosen by.
-    """
-    return Config(
-        out="runs/shapes-tiny",
-        data=Data(count=864, size=16, val=0.05),
-        vae=Autoencoder(
-            widths=[16, 32],
-            l1=0.0,
-            mse=10.0,
-            kl=1e-3,
-            optim=Optim(steps=900, batch=8, lr=3e-3, weight_decay=0.0, betas=(0.8, 0.95), ema=0.98),
-        ),
-        flow=Flow(
-            tokens=12,
-            head_kind="linear",
-            head={"hidden": 512, "pooled": True, "std_range": [0.3, 0.4]},
-            net={"stage_configs": _stages((64, 32), (128, 64), (3, 3), grid=4)},
-            losses=Losses(kl=1e-3, anchor=1.0, match=1.0, others=128, detach=True, t="early", null=0.0),
-            optim=Optim(steps=520, batch=32, lr=4e-3, ema=0.99),
-        ),
-        every=Every(log=50, validate=250, save=250, sample=250),
-    )
-
-
-def emoji_64() -> Config:
-    """The default model: 64 px, latents of 4 × 16 × 16, some two and a half hours on two cores, by its steps' times.
-
-    mu is drawn to the picture of its text and the flow does not move it, sigma stays above 0.3: without either the flow
-    reads well and draws nothing. Times are drawn at both ends: early ones choose the picture, late ones finish it.
-    """
-    return Config(
-        out="runs/emoji-64",
-        stages=["vae", "head", "flow"],
-        data=Data(source="emoji", size=64, val=0.06),
-        vae=Autoencoder(
-            widths=[24, 48, 96],
-            augment=True,
-            optim=Optim(steps=7400, batch=8, lr=1.5e-3, warmup=0.02, weight_decay=0.0, betas=(0.8, 0.95), ema=0.995),
-        ),
-        flow=Flow(
-            tokens=24,
-            hold_out="captions",
-            token_dropout=0.1,
-            head_kind="linear",
-            head={"hidden": 1024, "pooled": True, "dropout": 0.1, "std_range": [0.3, 0.34]},
-            net={"stage_configs": _stages((192, 80), (512, 192), (7, 5), grid=8)},
-            losses=Losses(kl=1e-3, anchor=1.0, match=1.0, turn=45.0, others=480, detach=True, t="edge"),
-            head_optim=Optim(steps=5000, batch=32, lr=1e-3, warmup=0.02, floor=0.02, ema=0.997),
-            optim=Optim(steps=9000, batch=32, lr=1e-3, warmup=0.02, floor=0.02, ema=0.999),
-        ),
-        every=Every(log=50, validate=500, save=500, sample=1000),
-    )
-
-
-def crossflow_256() -> Config:
-    """The released 256 px configuration: a CLIP folder, an LDM autoencoder converted to a folder, tar shards."""
-    network = NETWORKS["t2i_256px_clip_dimr"]
-    stages = [to_dict(stage) for stage in network.velocity_config["stage_configs"]]
-    return Config(
-        out="runs/crossflow-256",
-        stages=["flow"],
-        precision="bf16",
-        data=Data(source="shards", path="data/*.tar", size=256, val=0.001),
-        vae=Autoencoder(path="autoencoder_kl"),
-        flow=Flow(
-            encoder="clip-vit-large-patch14",
-            tokens=77,
-            net={"stage_configs": stages},
-            losses=Losses(
-                kl=1e-2, kl_kind="crossflow", contrastive=1.0, t="logit_normal", null=network.null_probability
-            ),
-            optim=Optim(steps=300_000, batch=512, lr=1e-4, warmup=0.02, weight_decay=0.03, ema=0.9999),
-        ),
-        every=Every(log=50, validate=2000, save=5000, sample=5000),
-    )
-
-
-PRESETS = {"shapes-tiny": shapes_tiny, "emoji-64": emoji_64, "crossflow-256": crossflow_256}
-
-
-def commented(preset: str) -> str:
-    """Return a YAML file with every key that the stages of a preset use, its value, and its help text as a comment."""
-    config = PRESETS[preset]()
-    unused = {
-        "vae": "vae" not in config.stages and not config.vae.path,
-        "flow": not {"head", "flow"} & set(config.stages),
-        "head_optim": "head" not in config.stages,
-        "diffusion": "diffusion" not in config.stages,
-    }
-    head = [
-        "# Settings of a training run. Start it with: fmpipe train --config THIS_FILE",
-        "# docs/training.md explains caption formats, the size rule and the output folder.",
-        f"base: {preset}  # preset; keys that are not in this file keep its values",
-    ]
-    return "\n".join([*head, *settings.commented(config, skip=[name for name in unused if unused[name]])]) + "\n"

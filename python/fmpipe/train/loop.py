@@ -13,16 +13,19 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from fmpipe.diagnose import metrics
-from fmpipe.diagnose.log import RunLog
+from fmpipe import metrics
 from fmpipe.train import checkpoint
+from fmpipe.train.accumulate import LossGradients, detached, joined
 from fmpipe.train.batches import ALL, drawn
-from fmpipe.train.config import Config, Losses, Optim
+from fmpipe.train.config import Config, Optim
 from fmpipe.train.interrupt import SIGNALS, InterruptedRunError, Signals
+from fmpipe.train.losses import Centre
 from fmpipe.train.objective import STATISTICS, Outcome
-from fmpipe.train.optim import EMA, learning_rate, parameter_groups
+from fmpipe.train.optim import EMA, make_optimizer, schedule
 from fmpipe.train.sharding import full, like, load_model, load_optimizer, shard
-from fmpipe.train.weights import GradNorm, beta, by_gradient_share, pcgrad, warm_up
+from fmpipe.train.switches import enable_checkpointing, enable_compile
+from fmpipe.train.trackers import Logs
+from fmpipe.train.weights import Weigher, pcgrad
 
 AGREE = 10  # steps between two questions whether a process was interrupted
 
@@ -50,48 +53,12 @@ class Stage:
     objective: nn.Module
     batches: Callable[..., dict[str, Tensor]]
     optim: Optim
-    weights: "Weigher"
+    weights: Weigher
     heads: dict[str, str]
     validate: Callable[[nn.Module], dict[str, float]]
     draw: Callable[[nn.Module, Path], None]
     alarm: float = 0.0
     constants: dict[str, object] | None = None
-
-
-class Weigher:
-    """The losses' weights at a step: constants, warmed up and scheduled for the KL, or moved by their gradients."""
-
-    def __init__(self, weights: dict[str, float], total: int, config: Losses | None = None):
-        self.given = {name: weight for name, weight in weights.items() if weight}
-        self.base, self.total, self.config = dict(self.given), total, config
-        self.kind = config.weighting if config else "constant"
-        self.gradnorm = GradNorm(self.given) if self.kind == "gradnorm" else None
-
-    def __call__(self, step: int) -> dict[str, float]:
-        weights = dict(self.base)
-        if self.config and "kl" in weights:
-            factor = warm_up(step, self.total, self.config.kl_warmup) * beta(step, self.total, self.config.kl_beta)
-            weights["kl"] *= factor
-        return weights
-
-    def adjust(self, step: int, norms: dict[str, float], losses: dict[str, float]) -> None:
-        """After a step that logs, and after the warm-up. norms: of the weighted losses' gradients; losses: plain."""
-        if self.kind not in ("share", "gradnorm") or step < self.config.kl_warmup * self.total:
-            return
-        if self.kind == "share":
-            shares = {name: share for name, share in self.config.shares.items() if name in self.base}
-            self.base = by_gradient_share(norms, shares, self.base)
-        else:
-            factors = self.gradnorm.update(norms, losses)
-            self.base = {name: weight * factors[name] for name, weight in self.given.items()}
-
-    def state_dict(self) -> dict:
-        return {"base": self.base, "gradnorm": self.gradnorm.state_dict() if self.gradnorm else None}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.base = dict(state["base"])
-        if self.gradnorm:
-            self.gradnorm.load_state_dict(state["gradnorm"])
 
 
 class Trainer:
@@ -103,26 +70,32 @@ class Trainer:
     def __init__(self, stage: Stage, config: Config, folder: Path, accelerator: Accelerator):
         self.stage, self.config, self.folder, self.accelerator = stage, config, folder, accelerator
         optim = stage.optim
-        stage.objective.train()
         self.world, self.step, self.whole = accelerator.num_processes, 0, None
         sharded = config.parallel == "fsdp2" and self.world > 1
         if sharded:
             self.whole = copy.deepcopy(stage.objective).cpu()  # for the averaged weights, and what the stage leaves
+        enable_checkpointing(stage.objective, config.checkpointing)
+        if config.compile:
+            enable_compile(stage.objective)
+        stage.objective.train()
         self.model = accelerator.prepare_model(stage.objective, evaluation_mode=sharded)  # autocast; DDP if not sharded
         if sharded:
             shard(self.model, accelerator.device)
-        groups = parameter_groups(stage.objective, optim.lr, optim.weight_decay, optim.scales)
-        self.rates = [group["lr"] for group in groups]
-        optimizer = torch.optim.AdamW(groups, betas=tuple(optim.betas), fused=True)
+        optimizer = make_optimizer(optim, stage.objective)
+        self.rates, self.factor = [group["lr"] for group in optimizer.param_groups], schedule(optim)
         self.optimizer = accelerator.prepare_optimizer(optimizer)
         self.objective = accelerator.unwrap_model(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.ema = EMA(self.objective, optim.ema)
         self.metrics = metrics.Metrics(config.every.log) if config.every.log else None
         self.ratios = metrics.UpdateRatios(self.objective, self.optimizer.optimizer, stage.heads)
-        if optim.batch % self.world:
+        self.parts = optim.accumulate
+        for centre in (module for module in self.objective.modules() if isinstance(module, Centre)):
+            centre.parts = self.parts
+        if optim.batch % (self.world * self.parts):
             raise ValueError(
-                f"stage {stage.name}: optim.batch must be a multiple of {self.world} processes, got {optim.batch}"
+                f"stage {stage.name}: optim.batch must be a multiple of {self.world} processes times {self.parts} "
+                f"micro-batches, got {optim.batch}"
             )
 
     # The loop
@@ -132,7 +105,7 @@ class Trainer:
         if resume is not None:
             self.restore(checkpoint.find(self.folder / "checkpoints", resume))
         every, main = self.config.every, self.accelerator.is_main_process
-        log = RunLog(self.folder, self.config.report_to) if main else contextlib.nullcontext()
+        log = Logs(self.folder, self.config) if main else contextlib.nullcontext()
         with log as lines, self._reasons(lines), Signals() as signals:
             if self.step == 0:
                 figures = {
@@ -153,7 +126,11 @@ class Trainer:
                 if _due(every.sample, done):
                     picture = self.folder / "samples" / f"{done:08d}.png"
                     self.averaged(partial(self.stage.draw, path=picture) if main else lambda objective: None)
+                    if main:
+                        log.picture(done, picture)
                 if _due(every.save, done) or done == self.stage.optim.steps:
+                    if main:  # a run that is killed and resumed from here must not lack these lines
+                        log.lines.flush()
                     self.save()
                 # Processes must agree on the step to stop at, which costs a message: not at every step.
                 asked = self.world == 1 or done % AGREE == 0 or done == self.stage.optim.steps
@@ -168,20 +145,19 @@ class Trainer:
     def train_step(self) -> dict[str, object]:
         """One step; the figures for the log if it is one that logs, else nothing."""
         step, logs = self.step, self.metrics is not None and self.metrics.should(self.step)
-        factor = learning_rate(step, self.stage.optim.steps, self._warmup(), self.stage.optim.floor)
+        factor, weights = self.factor(step), self.stage.weights(step)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
-        outcome = self.model(**{k: x.to(self.accelerator.device) for k, x in self._batch(step).items()})
-        weights = self.stage.weights(step)
-        total = sum(weight * outcome.losses[name] for name, weight in weights.items())
-        if self._any(not torch.isfinite(total)):
+        outcomes, total, norms = self._gradients(self._batches(step), weights, logs)
+        finite = not self._any(not torch.isfinite(total))
+        outcome = outcomes() if logs or not finite else None
+        if not finite:
             self._stop(_not_finite(step, outcome, weights), _losses(outcome, total))
-        norms = self._backward(outcome.losses, weights, total, logs)
         clipped = full(self.accelerator.clip_grad_norm_(self.parameters, self.stage.optim.clip))
         if not torch.isfinite(clipped) and self.accelerator.scaler is None:
             names = (name for name, p in self.objective.named_parameters() if not _finite(full(p.grad)))
             why = f"step {step}: the gradient of {next(names, 'a parameter')} is not finite, the losses are"
-            self._stop(why, {**_losses(outcome, total), "grad/total": clipped.item()})
+            self._stop(why, {**_losses(outcomes(), total), "grad/total": clipped.item()})
         if logs and len(weights) == 1:
             norms = dict.fromkeys((f"grad/{next(iter(weights))}", "grad/total"), clipped)
         with self.ratios.step() if logs else contextlib.nullcontext() as ratios:
@@ -192,7 +168,8 @@ class Trainer:
         self.step += 1
         if not logs:
             return {}
-        figures = self._figures(outcome, weights, total, {**norms, **full(ratios)})
+        more = {**norms, **full(ratios), "lr": self.stage.optim.lr * factor}  # groups may have their own
+        figures = self._figures(outcome, weights, total, more)
         self._alarm(figures)
         if "grad/total" in figures:
             mine = torch.tensor([figures[f"grad/{name}"] for name in weights], device=self.accelerator.device)
@@ -222,36 +199,80 @@ class Trainer:
         self.ema.copy_to(self.whole.to(self.accelerator.device))
         return self.whole
 
-    def _batch(self, step: int) -> dict[str, Tensor]:
-        share = self.stage.optim.batch // self.world
-        rank = self.accelerator.process_index
-        return self.stage.batches(step, ALL if self.world == 1 else slice(rank * share, (rank + 1) * share))
+    def _batches(self, step: int) -> list[dict[str, Tensor]]:
+        """The micro-batches of this process."""
+        size, rank = self.stage.optim.batch // (self.world * self.parts), self.accelerator.process_index
+        if self.world * self.parts == 1:
+            rows = [ALL]
+        else:
+            rows = [slice(first := (rank * self.parts + k) * size, first + size) for k in range(self.parts)]
+        device = self.accelerator.device
+        return [{k: x.to(device) for k, x in self.stage.batches(step, part).items()} for part in rows]
 
-    def _backward(self, losses: dict[str, Tensor], weights: dict[str, float], total: Tensor, logs: bool) -> dict:
-        """Gradients in place; their norms, loss by loss, if asked for."""
-        parts, projects = {name: losses[name] for name in weights}, self.stage.weights.kind == "pcgrad"
-        if not projects and (not logs or len(parts) < 2):
-            self.accelerator.backward(total)
-            return {}
-        # Those of this graph: where parameters are sharded, the gathered ones.
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        if projects:
-            grads = []
-            for name, weight in weights.items():
-                alone = torch.autograd.grad(weight * losses[name], parameters, retain_graph=True, allow_unused=True)
-                grads.append([None if g is None else self.accelerator.reduce(g, "mean") for g in alone])
+    def _gradients(
+        self, batches: list[dict[str, Tensor]], weights: dict[str, float], logs: bool
+    ) -> tuple[Callable[[], Outcome], Tensor, dict[str, Tensor]]:
+        """Gradients in place; how to get the outcome of all micro-batches, their mean loss, and norms for the log."""
+        found, totals, norms, kept = [], [], {}, LossGradients()
+        states = self._couple(batches) if self.parts > 1 and getattr(self.objective, "couples", False) else []
+        for k, batch in enumerate(batches):
+            if states:
+                _set_random_state(states[k], self.accelerator.device)
+            last = k == self.parts - 1
+            with contextlib.nullcontext() if last else self.accelerator.no_sync(self.model):
+                outcome = self.model(**batch)
+                total = sum(weight * outcome.losses[name] for name, weight in weights.items())
+                norms = self._backward(outcome.losses, weights, total, logs, kept)
+            found.append(detached(outcome))
+            totals.append(total.detach())
+        if logs and kept.sums:
+            norms = kept.norms(self.parameters)  # with pcgrad, those before the projection
+        if self.stage.weights.kind == "pcgrad":
+            grads = [[None if g is None else self.accelerator.reduce(g, "mean") for g in x] for x in kept.sums.values()]
             for p, grad in zip(self.parameters, pcgrad(grads, drawn(self.config.seed, 4, self.step)), strict=True):
                 p.grad = grad if grad is None else like(grad, p)
+        eps = [batch.get("eps") for batch in batches]
+        return lambda: joined(found, eps), torch.stack(totals).mean(0), norms
+
+    def _couple(self, batches: list[dict[str, Tensor]]) -> list[tuple[Tensor, Tensor | None]]:
+        """Give every micro-batch the pairs of the whole batch, for losses that compare all samples with each other.
+
+        This takes a first pass without gradients through all but the velocity network. Returns the states of the random
+        generator before each micro-batch: dropout must be the same in the second pass.
+        """
+        states, own, device = [], [], self.accelerator.device
+        for batch in batches:
+            states.append(_random_state(device))
+            with torch.no_grad():
+                own.append(self.objective(**batch, pairs=True).made["pairs"])
+        pairs, size = self.accelerator.gather(torch.cat(own)), len(own[0])
+        for k, batch in enumerate(batches):
+            batch |= {"pairs": pairs, "at": (self.accelerator.process_index * self.parts + k) * size}
+        return states
+
+    def _backward(
+        self, losses: dict[str, Tensor], weights: dict[str, float], total: Tensor, logs: bool, kept: LossGradients
+    ) -> dict[str, Tensor]:
+        """Gradients in place, or in ``kept``, loss by loss; their norms, if asked for and of a batch in one part."""
+        parts, projects = {name: losses[name] for name in weights}, self.stage.weights.kind == "pcgrad"
+        if not projects and (not logs or len(parts) < 2):
+            self.accelerator.backward(total / self.parts)
             return {}
-        if self.world == 1 and self.accelerator.scaler is None:
+        # Those of this graph: where parameters are sharded, the gathered ones.
+        parameters, norms = [p for p in self.model.parameters() if p.requires_grad], {}
+        if projects or self.parts > 1:
+            kept.add({name: weight * losses[name] / self.parts for name, weight in weights.items()}, parameters)
+        elif self.world == 1 and self.accelerator.scaler is None:
             return metrics.backward(parts, parameters, weights)
-        norms = metrics.gradient_norms(parts, parameters, weights)
-        self.accelerator.backward(total)
+        else:
+            norms = metrics.gradient_norms(parts, parameters, weights)
+        if not projects:
+            self.accelerator.backward(total / self.parts)
         return norms
 
     def _figures(self, outcome: Outcome, weights: dict[str, float], total: Tensor, more: dict) -> dict[str, object]:
         kept = self.metrics.add(*outcome.stats, outcome.figures, more)
-        kept.add({"loss/total": total, "lr": self.optimizer.param_groups[0]["lr"]})
+        kept.add({"loss/total": total})
         if self.accelerator.scaler is not None:
             kept.add({"scaler/scale": self.accelerator.scaler.get_scale()})
         kept.add({f"loss/{name}": loss for name, loss in outcome.losses.items()})
@@ -288,7 +309,7 @@ class Trainer:
         return bool(self.accelerator.reduce(torch.tensor(float(here), device=self.accelerator.device), "sum") > 0)
 
     @contextlib.contextmanager
-    def _reasons(self, log: RunLog | None) -> Iterator[None]:
+    def _reasons(self, log: Logs | None) -> Iterator[None]:
         """Write why a run ended itself, and the figures of that step, as the last line of its log."""
         try:
             yield
@@ -300,9 +321,6 @@ class Trainer:
     def _stop(self, why: str, figures: dict[str, object]) -> None:
         path = self.save()
         raise StoppedError(f"{self.stage.name}: {why}. The state before it is saved: {path}", figures)
-
-    def _warmup(self) -> int:
-        return int(self.stage.optim.warmup * self.stage.optim.steps)
 
     # States
 
@@ -336,6 +354,17 @@ class Trainer:
         if rank in state["rng"]:
             torch.set_rng_state(state["rng"][rank])
         self.step = state["meta"]["step"]
+
+
+def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """The states of the generators that dropout uses."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)
 
 
 def _due(every: int, done: int) -> bool:

@@ -83,26 +83,62 @@ class _Gather(torch.autograd.Function):
         return ctx.world * grad[ctx.rank * ctx.rows : (ctx.rank + 1) * ctx.rows]
 
 
+class _Placed(torch.autograd.Function):
+    """pairs (N, ...), constants, with x (B, ...) in the rows from ``at`` on: what :class:`_Gather` is to processes.
+
+    Every micro-batch makes the same loss L of it, and the mean of their gradients is taken where the sum is
+    dL / dθ, hence the factor N / B. No process is asked: pairs has the rows of all.
+    """
+
+    @staticmethod
+    def forward(ctx, x, pairs, at):
+        ctx.rows, ctx.factor = slice(at, at + len(x)), len(pairs) / len(x)
+        pairs = pairs.to(x.dtype, copy=True)
+        pairs[ctx.rows] = x
+        return pairs
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.factor * grad[ctx.rows], None, None
+
+
 def _distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def contrastive(text: Tensor, image: Tensor, log_temperature: Tensor) -> Tensor:
-    """Symmetric InfoNCE, ``½(CE(s · a bᵀ) + CE(s · b aᵀ))`` to the diagonal; a, b: the rows of text, image at length 1.
+def pairs(text: Tensor, image: Tensor) -> Tensor:
+    """Return the rows of text and image, (B, D) each, at length 1, as (B, 2, D) in fp32.
 
-    text, image: (B, D), row k of both a pair. log_temperature: 0-d, learned; ``s = exp(log_temperature)`` as CLIP's
-    logit_scale, at most 100, where its gradient passes only downwards. The rows of all processes are negatives: the
-    loss is the same in each, that of the whole batch, and DDP's mean of the gradients is its gradient. B must be the
-    same in each. Under no_grad (validation, where all have the same rows) the own rows alone count. In fp32.
     ValueError for shapes that do not pair.
     """
     if text.dim() != 2 or text.shape != image.shape:
         raise ValueError(
             f"contrastive: text and image must be (B, D) alike, got {tuple(text.shape)}, {tuple(image.shape)}"
         )
-    pairs = torch.stack([F.normalize(_wide(text), dim=1), F.normalize(_wide(image), dim=1)], dim=1)
-    text, image = (_Gather.apply(pairs) if _distributed() and torch.is_grad_enabled() else pairs).unbind(1)
-    with torch.autocast(text.device.type, enabled=False):  # a product in bf16, times 100, is off by whole units
+    return torch.stack([F.normalize(_wide(text), dim=1), F.normalize(_wide(image), dim=1)], dim=1)
+
+
+def contrastive(
+    text: Tensor, image: Tensor, log_temperature: Tensor, batch: Tensor | None = None, at: Tensor | int = 0
+) -> Tensor:
+    """Symmetric InfoNCE, ``½(CE(s · a bᵀ) + CE(s · b aᵀ))`` to the diagonal; a, b: the rows of text, image at length 1.
+
+    text, image: (B, D), row k of both a pair. log_temperature: 0-d, learned; ``s = exp(log_temperature)`` as CLIP's
+    logit_scale, at most 100, where its gradient passes only downwards. The rows of all processes are negatives: the
+    loss is the same in each, that of the whole batch, and DDP's mean of the gradients is its gradient. B must be the
+    same in each. Under no_grad (validation, where all have the same rows) the own rows alone count. In fp32.
+
+    batch: for a micro-batch, the :func:`pairs` of the whole batch, of which it is the rows from ``at`` on. The loss is
+    then that of the whole batch, and the mean of the micro-batches' gradients is its gradient.
+    """
+    own = pairs(text, image)
+    if batch is not None:
+        own = _Placed.apply(own, batch, int(at))
+    elif _distributed() and torch.is_grad_enabled():
+        own = _Gather.apply(own)
+    text, image = own.unbind(1)
+    device = "cpu" if text.is_meta else text.device.type  # meta: a dry run
+    with torch.autocast(device, enabled=False):  # a product in bf16, times 100, is off by whole units
         logits = _Clamp.apply(log_temperature, -math.inf, MAX_LOG_TEMPERATURE).exp() * text @ image.T
     label = torch.arange(len(logits), device=logits.device)
     return 0.5 * (F.cross_entropy(logits, label) + F.cross_entropy(logits.T, label))
@@ -123,16 +159,20 @@ class Centre(nn.Module):
     """``value ← momentum · value + (1 - momentum) · mean(teacher_logits)``, (K,), the mean over all processes' rows.
 
     Taken off the teacher's logits, it keeps one prototype from taking every sample. Update it after the loss.
+    parts: with micro-batches, their number; the value changes once for all of them, at the last one.
     """
 
     def __init__(self, prototypes: int, momentum: float = 0.9):
         super().__init__()
-        self.momentum = momentum
+        self.momentum, self.parts, self._means = momentum, 1, []
         self.register_buffer("value", torch.zeros(prototypes))
 
     @torch.no_grad()
     def update(self, teacher_logits: Tensor) -> None:
-        mean = teacher_logits.to(self.value.dtype).mean(0)
+        self._means.append(teacher_logits.to(self.value.dtype).mean(0))
+        if len(self._means) < self.parts:
+            return
+        mean, self._means = torch.stack(self._means).mean(0), []
         if _distributed():
             dist.all_reduce(mean)
             mean /= dist.get_world_size()
@@ -160,15 +200,15 @@ def turned(z1: Tensor, degrees: float) -> Tensor:
     return torch.stack([c * a - s * b, s * a + c * b], 2).flatten(1, 2)
 
 
-def match(mu: Tensor, z1: Tensor, temperature: float = 0.1) -> Tensor:
+def match(mu: Tensor, z1: Tensor, temperature: float = 0.1, own: Tensor | None = None) -> Tensor:
     """Cross-entropy of ``-mean((mu[b] - z1[n])²) / temperature`` over n, its own the right one: nearest of all.
 
-    mu, z1: (N, ...). A squared error alone lets mu of a text that says little rest between all pictures. In fp32; the
-    gradient goes to mu alone.
+    mu: (B, ...). z1: (N, ...). own: (B,), which of z1 is that of mu[b]; left out, B is N and z1[b] is. A squared error
+    alone lets mu of a text that says little rest between all pictures. In fp32; the gradient goes to mu alone.
     """
     mu, z1 = (_wide(x).flatten(1) for x in (mu, z1.detach()))
     apart = torch.cdist(mu, z1).square() / mu.shape[1]
-    return F.cross_entropy(-apart / temperature, torch.arange(len(mu), device=mu.device))
+    return F.cross_entropy(-apart / temperature, torch.arange(len(mu), device=mu.device) if own is None else own)
 
 
 def norm_alignment(v_pred: Tensor, v_target: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 
-from fmpipe.train import checkpoint, preflight, settings
+from fmpipe.train import checkpoint, preflight, settings, trackers
 from fmpipe.train.config import Config
 from fmpipe.train.loop import Trainer
 from fmpipe.train.stages import STAGES, Material
@@ -34,8 +34,10 @@ def run(
             one, and the process's own under torchrun.
         told: called with a sentence for everything that happens between steps.
 
-    Under torchrun, every process calls it. Raises SettingsError before the first stage for settings that do not fit.
+    Under torchrun, every process calls it. Before the first stage, raises SettingsError for settings that do not fit
+    and ImportError, with the command, for a package that they need.
     """
+    trackers.check(config.report_to)
     material = Material(config)
     AcceleratorState._reset_state()  # of an earlier run in this process, whose precision would be held on to
     if device and device.startswith("cuda:"):

@@ -118,7 +118,8 @@ def commented(config: Any, skip: Collection[str] = (), depth: int = 0) -> list[s
 
 def _flow_style(value: Any) -> str:
     """Return a value as YAML on one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)
+    style = '"' if isinstance(value, str) and "\n" in value else None
+    text = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=10**6, sort_keys=False)
     return text.removesuffix("...\n").strip()
 
 
@@ -245,8 +246,10 @@ def _union(kind: Any, value: Any, key: Key) -> Any:
         return None
     arms = sorted((arm for arm in arms if arm is not type(None)), key=lambda arm: arm is not type(value))
     nested = [arm for arm in arms if dataclasses.is_dataclass(arm)]
+    if len(nested) == 1 and isinstance(value, Mapping):
+        return _value(nested[0], value, key)  # its error says more
     if len(arms) == 1 and (nested or isinstance(value, (list, tuple, dict))):
-        return _value(arms[0], value, key)  # its error says more
+        return _value(arms[0], value, key)
     for arm in arms:
         try:
             return _value(arm, value, key)

@@ -23,7 +23,10 @@ def shard(model: nn.Module, device: torch.device) -> None:
     # Of an objective's outputs some are views (mu, logvar); nobody writes to them in place, and the losses are none.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    # A frozen language model stays whole in every process: its parameters may have another dtype than the rest.
+    encoder = getattr(model, "text_encoder", None)
+    frozen = {p for p in encoder.parameters() if not p.requires_grad} if encoder is not None else set()
+    fully_shard(model, mesh=mesh, reshard_after_forward=False, ignored_params=frozen)
 
 
 def full(tree: object) -> object:
@@ -53,7 +56,9 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict) -> None:
     """``load_state_dict`` of a whole state, into shards or not."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     rows = {
-        i: {key: like(x, parameters[i]) if x.shape == parameters[i].shape else x for key, x in row.items()}
+        i: {
+            k: like(x, parameters[i]) if getattr(x, "shape", None) == parameters[i].shape else x for k, x in row.items()
+        }
         for i, row in state["state"].items()
     }
     optimizer.load_state_dict({**state, "state": rows})

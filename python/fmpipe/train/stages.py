@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import torch
@@ -12,20 +13,25 @@ from torch import Tensor, nn
 
 from fmkernels import reparameterize
 from fmkernels.flow import Sample, Trace, sample, uniform
-from fmpipe.data import Folder, Shards, Source, split
-from fmpipe.data.cache import Latents, States, cache_latents, cache_states, weights_sha256
+from fmpipe import metrics
+from fmpipe.data import Mixture, Source, split
+from fmpipe.data.cache import Latents, Prompts, States, cache_prefixes, cache_states, weights_sha256
+from fmpipe.data.latents import all_latents
 from fmpipe.data.rebuilt import REBUILT, rebuilt
-from fmpipe.diagnose import metrics
+from fmpipe.data.source import captions_of, keys_of
+from fmpipe.data.sources import open_source
 from fmpipe.models import DiMR, LinearHead, TextHead, VariationalHead
 from fmpipe.pipeline import FlowPipeline
 from fmpipe.sheet import sheet, to_image
 from fmpipe.text import load_text_encoder
 from fmpipe.train.batches import DiffusionBatches, FlowBatches, PixelBatches, drawn
-from fmpipe.train.config import Autoencoder, Config, Data, Flow
+from fmpipe.train.caption_lm import caption_lm
+from fmpipe.train.config import LOSSES, Autoencoder, Config, Data, DataSource, Flow
 from fmpipe.train.loop import Stage, Weigher
 from fmpipe.train.losses import turned
 from fmpipe.train.objective import DiffusionObjective, FlowObjective, HeadObjective, VAEObjective
 from fmpipe.train.settings import to_dict
+from fmpipe.train.teacher import Teacher, shown_to
 from fmpipe.vae import LatentVAE
 
 VAL_BATCHES = 4
@@ -35,13 +41,25 @@ SAMPLING = {"schedule": "uniform", "solver": "ab2", "num_inference_steps": 20}  
 
 
 def source_of(data: Data) -> Source:
-    if data.source in REBUILT:
-        return rebuilt(data.source, data.size, count=data.count, seed=data.seed, font=data.path)
-    if data.path is None:
-        raise ValueError(f"data.path is missing: data.source {data.source!r} needs one")
-    if data.source == "folder":
-        return Folder(data.path, data.captions, data.size)
-    return Shards(data.path, data.size)
+    """Return the source of the settings: one, or a mixture of ``data.sources``."""
+    if not data.sources:
+        return _opened(data, data, "data")
+    sources = {}
+    for k, one in enumerate(data.sources):
+        name = f"{one.source} {one.path}" if one.path else one.source
+        if name in sources:
+            raise ValueError(f"data.sources[{k}]: {name} is given twice; change its weight instead")
+        sources[name] = _opened(one, data, f"data.sources[{k}]")
+    return Mixture(sources, [one.weight for one in data.sources])
+
+
+def _opened(one: DataSource, data: Data, key: str) -> Source:
+    if one.source in REBUILT:
+        return rebuilt(one.source, data.size, count=data.count, seed=data.seed, font=one.path)
+    if one.path is None:
+        raise ValueError(f"{key}.path is missing: {key}.source {one.source!r} needs one")
+    options = {"image_column": one.image_column, "latents_scaled": one.latents_scaled}
+    return open_source(one.source, one.path, one.captions, data.size, **options)
 
 
 class Material:
@@ -49,10 +67,18 @@ class Material:
 
     def __init__(self, config: Config):
         self.config, self.source = config, source_of(config.data)
-        keys = [self.source[i].key for i in range(len(self.source))]
-        self.train, self.val = split(keys, config.data.val, config.data.seed)
-        if config.data.limit is not None:
-            self.train, self.val = self.train[: config.data.limit], []
+        self.parts, ranges = [self.source], [range(len(self.source))]
+        if isinstance(self.source, Mixture):
+            self.parts, ranges = self.source.sources, self.source.parts
+        train, self.val = [], []
+        for part, items in zip(self.parts, ranges, strict=True):  # by its own keys: other sources move no item
+            some, held_out = split(keys_of(part), config.data.val, config.data.seed)
+            train.append([items[i] for i in some or held_out])
+            self.val += [items[i] for i in held_out]
+        self.train = [i for items in train for i in items]
+        if config.data.limit is not None:  # the first of every source, then the second
+            turns = (i for turn in zip_longest(*train) for i in turn if i is not None)
+            self.train, self.val = list(islice(turns, config.data.limit)), []
         if not self.train or not self.val:  # too few to hold any out
             self.train = self.val = self.train or self.val
         self.folder = Path(config.out)
@@ -60,7 +86,19 @@ class Material:
     @cached_property
     def encoder(self):
         """The text encoder."""
-        return load_text_encoder(self.config.flow.encoder, tokens=self.config.flow.tokens)
+        given = self.config.flow.encoder
+        spec = given if isinstance(given, str) else given.spec()
+        if isinstance(spec, dict) and spec["model"] == "captions":
+            captions = [caption for part in self.parts for caption in captions_of(part)]
+            spec["model"] = str(caption_lm(captions, self.config.data.cache, self.config.seed))
+        torch.manual_seed(self.config.seed)  # of new queries, LoRA weights and connectors
+        return load_text_encoder(spec, tokens=self.config.flow.tokens)
+
+    @cached_property
+    def teacher(self) -> Teacher | None:
+        """The external teacher, if a loss that uses it has a weight."""
+        losses = self.config.flow.losses
+        return Teacher.from_folder(losses.teacher) if losses.teacher and (losses.dino or losses.repa) else None
 
     def vae(self) -> LatentVAE:
         path = Path(self.config.vae.path or self.folder / "vae" / "result")
@@ -90,11 +128,22 @@ class Material:
                 warnings.warn(f"start: the text head of {self.config.start} had {other}", stacklevel=2)
 
     def latents(self, vae: LatentVAE) -> Latents:
-        return cache_latents(self.source, vae, self.config.data.cache)
+        return all_latents(self.source, vae, self.config.data.cache, self.config.data.size)
 
-    def states(self, encoder, latents: Latents) -> States:
-        captions = [caption for item in latents.items for caption in item["captions"]]
-        return cache_states(captions, encoder, self.config.data.cache)
+    def states(self, encoder, latents: Latents) -> States | Prompts:
+        """Return what the text head gets: cached states, or prompts if the encoder is trained."""
+        captions, settings = [caption for item in latents.items for caption in item["captions"]], self.config.flow
+        if not _trains(encoder):
+            return cache_states(captions, encoder, self.config.data.cache)
+        reuse = isinstance(settings.encoder, str) or settings.encoder.reuse_prefix
+        if reuse and "text_encoder" not in self.config.checkpointing:  # transformers' checkpointing takes no prefix
+            return cache_prefixes(captions, encoder, self.config.data.cache)
+        return Prompts(encoder)
+
+
+def _trains(encoder) -> bool:
+    """Tell whether a text encoder has parameters that are trained."""
+    return getattr(encoder, "trainable", False)
 
 
 def build_vae(settings: Autoencoder) -> AutoencoderKL:
@@ -158,7 +207,8 @@ class Pairs:
         self.shape = (self.vae.channels, *self.latents.moments.shape[2:])
         self.head = build_head(settings, self.encoder, self.shape)
         material.begin(text_head=self.head)
-        self.train, self.val, self.told, self.asked = material.train, material.val, None, None
+        self.source, self.train, self.val = material.source, material.train, material.val
+        self.told = self.asked = None
         if settings.hold_out == "captions":
             parts = (held_out_captions(item, config.data) for item in self.latents.items)
             self.told, self.asked = zip(*parts, strict=True)
@@ -166,21 +216,20 @@ class Pairs:
             if not self.val:  # too few captions to hold any out
                 self.val, self.asked = list(self.train), self.told
 
-    def batches(self, settings: Flow) -> tuple[FlowBatches, FlowBatches]:
-        """To train on, and held out: those as users ask, nothing dropped."""
+    def batches(self, settings: Flow, shown: Callable | None = None) -> tuple[FlowBatches, FlowBatches]:
+        """To train on, and held out: those as users ask, nothing dropped. shown: see FlowBatches."""
         data = self.latents, self.states, self.vae
         plain = replace(settings, token_dropout=0.0, losses=replace(settings.losses, null=0.0))
-        count = min(settings.optim.batch, len(self.val))
+        count, more = min(settings.optim.batch, len(self.val)), {"source": self.source, "shown": shown}
         return (
-            FlowBatches(*data, self.train, settings, self.seed, captions=self.told),
-            FlowBatches(*data, self.val, plain, self.seed + 1, batch=count, captions=self.asked),
+            FlowBatches(*data, self.train, settings, self.seed, captions=self.told, **more),
+            FlowBatches(*data, self.val, plain, self.seed + 1, batch=count, captions=self.asked, **more),
         )
 
     def first(self, held_out: FlowBatches, objective: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
-        """States and mask, where the objective is, of the first captions held out; and the captions."""
+        """Return what the objective's ``texts`` takes for the first held-out captions, and the captions."""
         captions = [held_out.texts[i][0] for i in self.val[:PICTURES]]
-        states, mask = self.states.rows(captions)
-        return _beside(objective, {"states": states, "mask": mask}), captions
+        return _beside(objective, self.states.rows(captions)), captions
 
     def nearest(self, z: Tensor, items: Tensor, turn: float = 0.0) -> float:
         """Share of the latents whose nearest picture of all is their own: figures of the field do not tell."""
@@ -234,9 +283,15 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
     losses = settings.losses
     if losses.detach and not any((losses.kl, losses.anchor, losses.match, losses.contrastive, losses.dino)):
         head.requires_grad_(False)  # nothing trains it, and DDP would wait for its gradients
-    objective = FlowObjective(head, DiMR(**settings.net), losses)
-    material.begin(velocity_net=objective.velocity_net)
-    batches, held_out = pairs.batches(settings)
+    encoder = pairs.encoder if isinstance(pairs.states, Prompts) else None
+    if encoder and not any(p.requires_grad for p in head.parameters()):
+        encoder.requires_grad_(False)
+    features, shown = shown_to(material.teacher, losses, material.source, pairs.train, config.data.cache)
+    objective = FlowObjective(
+        head, DiMR(**settings.net), losses, material.teacher, features, encoder, fp32_net=settings.fp32_net
+    )
+    material.begin(velocity_net=objective.velocity_net, **({"text_encoder": encoder} if encoder else {}))
+    batches, held_out = pairs.batches(settings, shown)
 
     def validate(objective: nn.Module) -> dict[str, float]:
         batch = _beside(objective, held_out(0))
@@ -258,10 +313,11 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
 
     def finish(objective: nn.Module) -> Path:
         drawn_from(objective)[0].trace.to_jsonl(material.folder / "flow" / "trace.jsonl")  # for fmpipe report
-        known = config.data.source if config.data.source in REBUILT and not config.data.path else None
+        alone = not config.data.sources and not config.data.path
+        known = config.data.source if config.data.source in REBUILT and alone else None
         guided = None if settings.losses.null else 1.0
         pipe = FlowPipeline(
-            pairs.encoder,
+            objective.text_encoder or pairs.encoder,
             objective.text_head,
             objective.velocity_net,
             vae,
@@ -272,8 +328,10 @@ def flow_stage(config: Config, material: Material) -> tuple[Stage, Callable[[nn.
         pipe.save_pretrained(material.folder / "pipeline")
         return material.folder / "pipeline"
 
-    chosen = {name: getattr(losses, name) for name in ("flow", "kl", "contrastive", "dino", "norm", "anchor", "match")}
+    chosen = {name: getattr(losses, name) for name in LOSSES}
     heads = metrics.default_heads(objective)
+    if encoder and encoder.queries.requires_grad:
+        heads["queries"] = "text_encoder.queries"
     if not any(p.requires_grad for p in head.parameters()):
         del heads["z_head"]
     weights = Weigher(chosen, optim.steps, losses)
@@ -291,8 +349,9 @@ def diffusion_stage(config: Config, material: Material) -> tuple[Stage, Callable
     settings, vae = config.diffusion, material.vae()
     latents, optim = material.latents(vae), settings.optim
     objective = DiffusionObjective(DiMR(**settings.net), settings.time_weight)
-    batches = DiffusionBatches(latents, vae, material.train, optim.batch, config.seed)
-    held_out = DiffusionBatches(latents, vae, material.val, min(optim.batch, len(material.val)), config.seed + 1)
+    source, count = material.source, min(optim.batch, len(material.val))
+    batches = DiffusionBatches(latents, vae, material.train, optim.batch, config.seed, source=source)
+    held_out = DiffusionBatches(latents, vae, material.val, count, config.seed + 1, source=source)
 
     def validate(objective: nn.Module) -> dict[str, float]:
         return _validated(objective, held_out, material.val)
@@ -324,9 +383,9 @@ STAGES = {"vae": vae_stage, "head": head_stage, "flow": flow_stage, "diffusion":
 
 
 @torch.no_grad()
-def generate(objective: FlowObjective, states: Tensor, mask: Tensor, *, seed: int = 0, steps: int = STEPS) -> Sample:
-    """(z1, trace) of text states; the noise depends on the seed."""
-    mu, logvar = objective.text_head(states, mask)
+def generate(objective: FlowObjective, *, seed: int = 0, steps: int = STEPS, **texts: Tensor) -> Sample:
+    """Return (z1, trace) of texts as a batch has them; the noise depends on the seed."""
+    mu, logvar = objective.text_head(*objective.texts(**texts))
     eps = torch.randn(mu.shape, generator=drawn(seed, 6)).to(mu)
     z0, _, _ = reparameterize(mu.float(), logvar.float(), eps=eps)
     return integrated(objective, z0, steps)

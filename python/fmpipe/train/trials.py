@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fmpipe.diagnose import checks
-from fmpipe.diagnose.log import history_of, read_log
 from fmpipe.diagnose.rule import Finding
-from fmpipe.train.config import Config
+from fmpipe.run_log import history_of, read_log
+from fmpipe.train.config import LOSSES, Config, Losses
 from fmpipe.train.run import Shown, run
 
 SAMPLES = 128  # of the debugging notes
@@ -26,32 +26,60 @@ def overfit(
 def ablate(
     config: Config, *, steps: int = ABLATION_STEPS, shown: Shown | None = None, device: str | None = None
 ) -> list[Finding]:
-    """The three ablations of the debugging notes: flow loss alone; no KL; shuffled condition. In ``out/ablate-…``."""
-    alone = _trial(config, "ablate-flow", steps)
-    losses = alone.flow.losses
-    losses.kl = losses.contrastive = losses.dino = losses.norm = 0.0
-    flow = _history(alone, None, shown, device)
+    """The ablations of the debugging notes: the flow loss alone; no KL; conditions shuffled. In ``out/ablate-…``.
+
+    Conditions are shuffled in a run with all of the config's losses: what a field or a student makes of a text depends
+    on what trains the head. For ``dino``, every text gets the targets of another image.
+    """
+    whole = _trial(config, "ablate-none", steps)
+    as_given = _history(whole, None, shown, device)
+    if "flow/cond_gain_cos" not in as_given:
+        raise ValueError(
+            "ablate: conditions can only be shuffled in a batch of two or more held-out images; raise data.val, got "
+            f"{config.data.val}, or flow.optim.batch, got {config.flow.optim.batch}"
+        )
+    # With detach, the flow loss never trains the head: it is that of the first run, or no endpoint could be reached.
+    head = Path(whole.out) / "pipeline" / "text_head" if config.flow.losses.detach else None
+    flow = _history(flow_alone(config, steps), None, shown, device, head)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "start: the text head of .* had")  # another std_range: meant so
-        kl = [_history(trial, None, shown, device) for trial in kl_trials(config, steps, f"{alone.out}/pipeline")]
-    gain = flow["flow/cond_gain_cos"][-1]
-    return [
+        kl = [_history(trial, None, shown, device) for trial in kl_trials(config, steps, f"{whole.out}/pipeline")]
+    cos, gain = (as_given[name][-1] for name in ("val/flow/cos", "flow/cond_gain_cos"))
+    found = [
         checks.ablation_only_flow(flow),
         checks.ablation_kl_off(*kl),
-        checks.ablation_condition_shuffled(flow["val/flow/cos"][-1], flow["val/flow/cos"][-1] - gain),
+        checks.ablation_condition_shuffled(cos, cos - gain),
     ]
+    if "val/ent/shuffled" in as_given:
+        names = ("val/loss/dino", "val/ent/shuffled", "val/ent/teacher")
+        found.append(checks.ablation_dino_shuffled(*(as_given[name][-1] for name in names)))
+    return found
+
+
+def flow_alone(config: Config, steps: int) -> Config:
+    """With the flow loss alone: every other weight is 0, and nothing balances weights."""
+    alone = _trial(config, "ablate-flow", steps)
+    _off(alone.flow.losses, *(name for name in LOSSES if name != "flow"))
+    return alone
+
+
+def _off(losses: Losses, *names: str) -> None:
+    """Set weights to 0, and leave out what only serves these losses."""
+    for name in names:
+        setattr(losses, name, 0.0)
+    losses.others, losses.weighting = 0, "constant"
 
 
 def kl_trials(config: Config, steps: int, start: str) -> tuple[Config, Config]:
     """With the KL and without it, the KL to be seen moving the head.
 
-    So both begin with the head of a pipeline, away from the prior, and what else holds mu and sigma is left out:
-    ``anchor``, ``match``, ``mu_rms``, and the upper end of ``std_range`` (1 instead).
+    So both begin with the head of a pipeline, away from the prior, and what else holds or moves mu and sigma is left
+    out: every loss but the flow's and the KL, ``mu_rms``, and the upper end of ``std_range`` (1 instead).
     """
     with_kl, without = (_trial(config, f"ablate-{name}", steps) for name in ("kl", "no-kl"))
     for trial in (with_kl, without):
         trial.start, losses, head = start, trial.flow.losses, trial.flow.head
-        losses.anchor = losses.match = losses.others = 0
+        _off(losses, *(name for name in LOSSES if name not in ("flow", "kl")))
         head.pop("mu_rms", None)
         if head.get("std_range"):
             head["std_range"] = [head["std_range"][0], 1.0]
@@ -73,8 +101,13 @@ def _trial(config: Config, name: str, steps: int | None = None) -> Config:
     return trial
 
 
-def _history(trial: Config, samples: int | None, shown: Shown | None, device: str | None) -> dict[str, Sequence[float]]:
+def _history(
+    trial: Config, samples: int | None, shown: Shown | None, device: str | None, head: Path | None = None
+) -> dict[str, Sequence[float]]:
+    """The log of a trial. head: a trained text head, which is kept as it is."""
     trial.data.limit = samples
     shutil.rmtree(trial.out, ignore_errors=True)  # of an earlier try
+    if head is not None:
+        shutil.copytree(head, Path(trial.out) / "head" / "result")
     run(trial, shown=shown, device=device)
     return history_of(read_log(Path(trial.out) / "flow"))

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from fmpipe.train.config import Losses, LossSchedule
+
 CYCLES = 4  # of beta(kind="cyclic")
 
 
-def _progress(step: int, total: float) -> float:
+def _progress(step: float, total: float) -> float:
     return min(1.0, step / total) if total > 0 else 1.0
 
 
@@ -18,9 +20,19 @@ def warm_up(step: int, total: int, share: float = 0.1) -> float:
     return _progress(step, share * total)
 
 
-def cosine(step: int, total: int, start: float, end: float) -> float:
+def cosine(step: float, total: float, start: float, end: float) -> float:
     """``end + (start - end) · ½(1 + cos(π step / total))``; ``end`` from step = total on."""
     return end + (start - end) * 0.5 * (1 + math.cos(math.pi * _progress(step, total)))
+
+
+def scheduled(step: int, total: int, schedule: LossSchedule) -> float:
+    """Return the factor of a loss's schedule: start until ``begin``, then a cosine or a line to end at ``until``."""
+    begin, until = schedule.begin * total, schedule.until * total
+    if step < begin:
+        return schedule.start
+    if schedule.kind == "cosine":
+        return cosine(step - begin, until - begin, schedule.start, schedule.end)
+    return schedule.start + (schedule.end - schedule.start) * _progress(step - begin, until - begin)
 
 
 def beta(step: int, total: int, kind: str) -> float:
@@ -133,3 +145,41 @@ def pcgrad(grads: Sequence[Sequence[Tensor | None]], generator: torch.Generator)
     for k, part in zip(kept, total.split([like[k].numel() for k in kept]), strict=True):
         like[k] = part.view_as(like[k]).to(like[k].dtype)
     return like
+
+
+class Weigher:
+    """The losses' weights at a step: constants, warmed up and scheduled, or moved by their gradients."""
+
+    def __init__(self, weights: dict[str, float], total: int, config: Losses | None = None):
+        self.given = {name: weight for name, weight in weights.items() if weight}
+        self.base, self.total, self.config = dict(self.given), total, config
+        self.kind = config.weighting if config else "constant"
+        self.gradnorm = GradNorm(self.given) if self.kind == "gradnorm" else None
+
+    def __call__(self, step: int) -> dict[str, float]:
+        weights, config = dict(self.base), self.config
+        if config and "kl" in weights:
+            weights["kl"] *= warm_up(step, self.total, config.kl_warmup) * beta(step, self.total, config.kl_beta)
+        for name, schedule in config.schedules.items() if config else ():
+            if name in weights:
+                weights[name] *= scheduled(step, self.total, schedule)
+        return weights
+
+    def adjust(self, step: int, norms: dict[str, float], losses: dict[str, float]) -> None:
+        """After a step that logs, and after the warm-up. norms: of the weighted losses' gradients; losses: plain."""
+        if self.kind not in ("share", "gradnorm") or step < self.config.kl_warmup * self.total:
+            return
+        if self.kind == "share":
+            shares = {name: share for name, share in self.config.shares.items() if name in self.base}
+            self.base = by_gradient_share(norms, shares, self.base)
+        else:
+            factors = self.gradnorm.update(norms, losses)
+            self.base = {name: weight * factors[name] for name, weight in self.given.items()}
+
+    def state_dict(self) -> dict:
+        return {"base": self.base, "gradnorm": self.gradnorm.state_dict() if self.gradnorm else None}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.base = dict(state["base"])
+        if self.gradnorm:
+            self.gradnorm.load_state_dict(state["gradnorm"])

@@ -9,6 +9,7 @@ from fmpipe.diagnose.checks.field import condition_use, one_step, scale, target_
 from fmpipe.diagnose.checks.sampling import endpoint, latent_scale, leak, probes, shooting, teacher_euler
 from fmpipe.diagnose.checks.training import (
     ablation_condition_shuffled,
+    ablation_dino_shuffled,
     ablation_kl_off,
     ablation_only_flow,
     dino,
@@ -29,7 +30,7 @@ CHECKS = {
         *(scale, latent_scale, one_step, target_definition, condition_use),
         *(shooting, teacher_euler, endpoint, leak, probes),
         *(gradient_path, kl, dino, gradient_shares, update_ratios, loss_magnitudes, overflow),
-        *(overfit, ablation_only_flow, ablation_kl_off, ablation_condition_shuffled),
+        *(overfit, ablation_only_flow, ablation_kl_off, ablation_condition_shuffled, ablation_dino_shuffled),
     )
 }
 __all__ = ["CHECKS", *CHECKS]

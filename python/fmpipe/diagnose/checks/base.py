@@ -4,10 +4,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 
-import torch
 from torch import Tensor
 
-from fmkernels.ops import _check
 from fmpipe.diagnose.engine import judged
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.rule import Finding
@@ -15,7 +13,6 @@ from fmpipe.diagnose.texts import Said
 from fmpipe.diagnose.thresholds import Overrides, limits
 
 History = Mapping[str, Sequence[float]]
-Velocity = Callable[..., Tensor]
 
 
 def check(measure: Callable[..., dict]) -> Callable[..., Finding]:
@@ -42,19 +39,6 @@ def skip(key: str, **values: object) -> dict[str, object]:
     return {"not_measured": Said(key, **values)}
 
 
-def check_ends(op: str, x0: Tensor, x1: Tensor, least: int = 1, letter: str = "x") -> None:
-    """TypeError or ValueError, naming x0 or x1, unless both are (B, ...) of one shape with B of at least ``least``."""
-    _check.batched(op, f"{letter}0", x0)
-    _check.like(op, f"{letter}1", x1, f"{letter}0", x0)
-    if len(x0) < least:
-        raise ValueError(f"{op}: {letter}0 must have at least {least} samples, got {len(x0)}")
-
-
-def check_any(op: str, name: str, values: Sequence) -> None:
-    if not len(values):
-        raise ValueError(f"{op}: {name} must not be empty")
-
-
 def described(x: object) -> str:
     return f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
 
@@ -74,8 +58,3 @@ def check_images(op: str, name: str, x: Tensor) -> None:
 
 def rms_of(x: Tensor) -> float:
     return x.square().mean().sqrt().item()
-
-
-def times_of(x: Tensor, t: float) -> Tensor:
-    """Return (B,) of t, in the dtype that a state of x has."""
-    return x.new_full((len(x),), t, dtype=torch.promote_types(x.dtype, torch.float32))

@@ -1,6 +1,6 @@
 """Checks of carrying x0 to x1: shooting, the exact field, the endpoint's trend, a leak, the pipeline's probes.
 
-x0, x1, velocity and path are those of :mod:`fmpipe.diagnose.checks.field`.
+x0, x1, velocity and path are those of :mod:`fmpipe.field`.
 """
 
 import math
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fmkernels.flow import PATHS, Path, Trace, midpoint, sample, uniform
 from fmkernels.ops import _check
-from fmpipe.diagnose.checks.base import Velocity, check, check_any, check_ends, times_of
-from fmpipe.diagnose.checks.field import TIMES, endpoint_rmse, mse, pooled_gain, stats_at
+from fmpipe.diagnose.checks.base import check
+from fmpipe.diagnose.checks.field import TIMES
+from fmpipe.field import Velocity, check_any, check_ends, endpoint_rmse, mse, pooled_gain, stats_at, times_of
 
 
 @check

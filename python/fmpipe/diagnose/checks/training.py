@@ -257,3 +257,14 @@ def ablation_condition_shuffled(cos: Numbers, cos_shuffled: Numbers) -> dict[str
     both = {"cos": cos, "cos_shuffled": cos_shuffled}
     both = {name: listed(x, f"ablation_condition_shuffled: {name}") for name, x in both.items()}
     return {n: Series.of(x).late if all(map(math.isfinite, x)) else math.nan for n, x in both.items()}
+
+
+@check
+def ablation_dino_shuffled(loss: Numbers, loss_shuffled: Numbers, teacher_entropy: Numbers) -> dict[str, float]:
+    """loss/dino with each text's own targets, and with those of other images (numbers, or series).
+
+    teacher_entropy: ent/teacher, below which no cross-entropy with the targets can be.
+    """
+    given = {"loss": loss, "shuffled": loss_shuffled, "entropy": teacher_entropy}
+    given = {name: listed(x, f"ablation_dino_shuffled: {name}") for name, x in given.items()}
+    return {n: Series.of(x).late if all(map(math.isfinite, x)) else math.nan for n, x in given.items()}

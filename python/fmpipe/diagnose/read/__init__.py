@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from fmpipe.diagnose.figures import Figures, Series
-from fmpipe.diagnose.log import LOG_NAME
 from fmpipe.diagnose.read import tables
 from fmpipe.diagnose.read.facts import FACTS, facts_of
 from fmpipe.diagnose.read.names import canonical
 from fmpipe.diagnose.read.rows import Gathered
 from fmpipe.diagnose.read.text import read_text
 from fmpipe.diagnose.texts import Said
+from fmpipe.run_log import LOG_NAME
 
 STAGES = ("flow", "diffusion", "head", "vae")  # the main one first
 KINDS = ("trainer_state.json", "metrics.csv", "progress.csv", "*.tfevents.*", "*.jsonl", "*.csv", "*.tsv")
@@ -62,8 +62,12 @@ def read(path: str | Path, aliases: Mapping[str, str] | None = None) -> Figures:
 def rename(figures: Figures, aliases: Mapping[str, str] | None = None) -> None:
     """Give the metrics their canonical names; of several that have the same one, the longest series counts."""
     metrics: dict[str, Series] = {}
+    known = [canonical(name) or "" for name in figures.metrics]
+    posterior = any(name.startswith(("mu/", "logvar/", "z_init/", "loss/kl")) for name in known)
     for name, series in sorted(figures.metrics.items(), key=lambda item: -len(item[1].finite)):
         ours = canonical(name, aliases)
+        if name.lower().startswith("sigma") and not posterior and not aliases:  # that of a noise schedule
+            ours = None
         if ours == "" or ours in metrics:
             continue
         if ours is None:

@@ -12,7 +12,8 @@ _TEXT = re.compile(
     re.I,
 )
 _BYCOUNT = re.compile(
-    rf"\b(?:N|K|nfe|steps)\s*[=:]?\s*(\d+)\s*(?:steps)?\s*(?:→|->|=>|:|\|)\s*(?:\w*m?se\w*\s*[=:]?\s*)?{N}", re.I
+    rf"\b(?:N|K|nfe|steps)\s*[=:]?\s*(\d+)\s*(?:steps)?\s*(?:(?:→|->|=>|:|\|)\s*(?:\w*m?se\w*\s*[=:]?\s*)?{N}|\s{N}\s*$)",
+    re.I,
 )
 COUNT = ("n", "k", "nfe", "num_steps", "n_steps", "nsteps", "steps", "num_inference_steps", "步数", "solver_steps")
 _TEACHER = re.compile(r"teacher|exact[ _-]field|ground.?truth.field|Dt_psi|教师|oracle|analytic", re.I)
@@ -23,7 +24,7 @@ _FULL = re.compile(r"fp32|float32|fp64|float64", re.I)
 
 def role(key: str) -> str:
     """Return what a key stands for in a probe: t, n (number of steps), x, v, dt, cos, ratio; or the key itself."""
-    low = key.lower().strip()
+    low = re.sub(r"\s*步$", "", key.lower().strip())
     if low in ("t", "time_t", "τ", "tau", "time"):
         return "t"
     if low in COUNT:
@@ -45,7 +46,8 @@ class Probes:
         self.runs: list[tuple[str, list[tuple[float, ...]]]] = []
         self.fm: dict[float, tuple[float, float | None]] = {}
         self.texts: dict[str, list[float]] = {}
-        self.means, self.torn = False, 0
+        self.means: set[str] = set()
+        self.torn = 0
         self.errors: dict[str, dict[int, float]] = {}
         self.kind = ""  # of the errors before, for lines that do not say
         self.shots: dict[str, float] = {}
@@ -53,12 +55,15 @@ class Probes:
     def take(self, row: Row | None, line: str, context: str) -> bool:
         """Take a row, or what a line says without being one; False if it belongs to a training."""
         where = f"{context} {line}"
-        line = re.sub(r"\b(?:mu|mean)\(([^()]*)\)", r"mu_\1", line)
+        line = re.sub(r"\b(mu|mean|z0?)[(\[]([^()\[\]]*)[)\]]", r"\1_\2", line)
         if pairs := [p for p in _TEXT.findall(line) if not re.fullmatch(NAMES, p[2].strip(), re.I)]:
             for call, _, a, b, cos in pairs:
                 if "{" not in a + b:
                     self.texts.setdefault(" | ".join((a.strip(" '\""), b.strip(" '\""))), []).append(float(cos))
-                    self.means |= bool(re.search(r"mean|mu\b|mu_|均值", f"{where} {call}", re.I))
+                    if re.search(r"mean|mu\b|mu_|均值", f"{a} {b} {call}", re.I) or (
+                        not re.match(r"z0?_", a) and re.search(r"mean|mu\b|mu_|均值", where, re.I)
+                    ):
+                        self.means.add(" | ".join((a.strip(" '\""), b.strip(" '\""))))
             return True
         if "{" in line and re.search(r"\{[^}]*:\.\d+[fge]\}", line):
             return True  # the code that prints such lines
@@ -100,7 +105,7 @@ class Probes:
     def _count(self, row: Row | None, by: dict, line: str, where: str) -> bool:
         """Take errors by the number of steps, of the exact field or of the learned one."""
         kind = "teacher" if _TEACHER.search(where) else "shoot" if _SHOOT.search(where) else self.kind
-        found = []
+        found, compared = [], False
         if "n" in by and whole(by["n"][1]):
             errors = {
                 k: x
@@ -113,6 +118,7 @@ class Probes:
                 return True  # with a gain, which is another measurement
             half = {k: x for k, x in errors.items() if _HALF.search(k)}
             full = {k: x for k, x in errors.items() if not _FULL.search(k)}
+            compared = len(errors) > 1  # columns of several formats, of which the lowest was taken
             if errors:
                 key, error = next(iter((half or full or errors).items()))
                 rmse = "rmse" in key.lower() or (
@@ -125,14 +131,11 @@ class Probes:
                 ):
                     self.shots.setdefault("start", start * start if rmse else start)
         if not found:
-            found = [(int(n), float(x)) for n, x in _BYCOUNT.findall(line)]
+            found = [(int(n), float(x or y)) for n, x, y in _BYCOUNT.findall(line)]
             if found and "rmse" in where.lower():
                 found = [(n, x * x if kind == "shoot" else x) for n, x in found]
-        if (
-            not found
-            or not kind
-            or (kind == "teacher" and _FULL.search(where) and not _HALF.search(where) and self.errors.get(kind))
-        ):
+        full_only = not compared and _FULL.search(where) and not _HALF.search(where)
+        if not found or not kind or (kind == "teacher" and full_only and self.errors.get(kind)):
             return bool(found) and kind != ""
         self.kind = kind
         for n, error in found:
@@ -152,8 +155,10 @@ class Probes:
             out["one_step"] = {"t": t, "cos": [self.fm[k][0] for k in t], "ratio": [self.fm[k][1] for k in t]}
             if None in out["one_step"]["ratio"]:
                 out["one_step"]["ratio"] = [1.0 if r is None else r for r in out["one_step"]["ratio"]]
-        same = [x for pair, xs in self.texts.items() for x in xs if len({p.strip() for p in pair.split(" | ")}) == 1]
-        others = {pair: xs[-1] for pair, xs in self.texts.items() if len({p.strip() for p in pair.split(" | ")}) == 2}
+        sides = {pair: {p.strip() for p in pair.split(" | ")} for pair in self.texts}
+        sure = self.means or set(self.texts)  # beside means, samples say nothing
+        same = [x for pair, xs in self.texts.items() for x in xs if pair in sure and len(sides[pair]) == 1]
+        others = {pair: xs[-1] for pair, xs in self.texts.items() if pair in sure and len(sides[pair]) == 2}
         if others:
             control = sum(same) / len(same) if same else None
             out["text_path"] = {"cosines": others, "same": control, "sampled": not self.means}

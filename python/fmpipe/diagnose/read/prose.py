@@ -9,7 +9,7 @@ NUMBER = r"[-+]?(?:\d[\d,]*\d\.\d+|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan
 N = rf"({NUMBER})"
 TENSOR = (
     r"x_?0|x_?1|z_?0|z_?1|x_?t|t|timesteps?|noise|eps|pixels?|images?|imgs?|inputs?|latents?|predicted_x_?0|pred"
-    r"|model_pred|v_pred|x_?0_target|target|z_text|z_img|model_output|output|pixel_values?|x_?start"
+    r"|model_pred|v_pred|x_?0_target|target|z_text|z_img|model_output|output|pixel_values?|x_?start|pix"
 )
 NAMES = (  # of tensors, as arguments of cos(...) and mse(...)
     r"v_?pred|v_?tgt|v_?target|pred|out|net|tgt|target|[uvp]\*?|u_\w+|v_\w+|[xz]_?1\s*-\s*[xz]_?0|z_?end|z_?N|x_?end|zN"
@@ -32,7 +32,9 @@ _ENDS = re.compile(
     re.IGNORECASE,
 )
 _FIRST_LAST = re.compile(
-    rf"`?\b({_CONSTANT})\b`?\s*(?:\(?(?:前|后|first|last)\s*\d*\s*个?\)?)\s*[:：=]?\s*\[\s*{N}[^\]]*?{N}?\s*\]", re.I
+    rf"`?\b({_CONSTANT})\b`?\s*(?:\(?(?:前|后|first|last)\s*\d*\s*个?\)?|\[-?\d*:-?\d*\])\s*[:：=]?"
+    rf"\s*\[\s*{N}[^\]]*?{N}?\s*\]",
+    re.I,
 )
 _BRACKETS = rf"\s*(?:in|within|:|：|=)?\s*\[\s*{N}\s*,\s*{N}\s*\]"
 _STATED = {
@@ -98,4 +100,6 @@ def statements(text: str) -> tuple[dict[str, Series], dict[str, list[float]]]:
         ends.setdefault(f"const/{name}", []).extend(float(x) for x in numbers if x)
     for name, *numbers in _ENDS.findall(text):
         ends.setdefault(f"const/{name}", [float(x) for x in numbers if x])
+    if ends.get("const/betas", [0])[0] > 0.5:  # those of Adam
+        del ends["const/betas"]
     return found, {k: x for k, x in ends.items() if len(x) > 1} | constants

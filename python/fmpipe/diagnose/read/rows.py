@@ -23,7 +23,7 @@ _RESTART = 0.02  # of the steps so far: a counter that goes back to within this 
 _RUN = 10  # rows that a counter must have run before
 STOPPED = re.compile(
     r"\balarm|\babort|stopp(?:ed|ing)\b|terminat|halt(?:ed|ing)\b|giving up|watchdog|assertionerror|runtimeerror"
-    r"|^\s*\w*(?:error|exception)\b:|\bkilled\b|exiting run|紧急|停止|中止|终止",
+    r"|^\s*\w*(?:error|exception)\b:|\bkilled\b|exiting run|diverg\w+ threshold|紧急|停止|中止|终止",
     re.IGNORECASE,
 )
 
@@ -34,7 +34,7 @@ SLICES = 10  # of t
 
 def sliced(name: str) -> str:
     """Return the name of a metric without the words that say that it is a list over slices of t."""
-    return re.sub(r"(?i)[_/]?(?:by|per)[_/]?(?:t|bin|slice|bucket)s?$|[_/](?:t|t_bins|bins|slices)$", "", name)
+    return re.sub(r"(?i)[_/]?(?:by|per)[_/]?(?:t|bin|slice|bucket)s?$|[_/](?:t|s|t_bins|bins|slices)$", "", name)
 
 
 def whole(x: float | None) -> int | None:
@@ -43,8 +43,8 @@ def whole(x: float | None) -> int | None:
 
 
 LIMIT = re.compile(
-    r"wall.?time|time limit|max_?(?:steps|epochs|iter)|reached|completed|finished|preempt|keyboardinterrupt"
-    r"|early stopp|tensorboard|writer|profiler|logger|wandb|已完成",
+    r"wall.?time|time limit|max_?(?:steps|epochs|iter)|(?<!threshold )reached|completed|finished|preempt"
+    r"|keyboardinterrupt|early stopp|tensorboard|writer|profiler|logger|wandb|已完成",
     re.IGNORECASE,
 )
 
@@ -140,12 +140,16 @@ class Gathered:
         return out
 
     def _trace(self, name: str) -> SamplingTrace:
-        """Return what Trace.to_jsonl and to_csv write, the mean over its samples."""
+        """Return what Trace.to_jsonl and to_csv write, the mean over its samples; they leave out what is not finite."""
         taken = {key: [np.concatenate(p) for p in self.parts.pop(key)] for key in _TRACE}
         for key in _BESIDE:
             self.parts.pop(key, None)
-        steps = np.unique(taken["dt"][0])
-        means = ([values[at == k].mean() for k in steps] for at, values in taken.values())
+        steps, samples = np.unique(taken["dt"][0], return_counts=True)
+
+        def mean(values: np.ndarray, count: int) -> float:
+            return values.mean() if len(values) == count else np.nan
+
+        means = ([mean(x[at == k], n) for k, n in zip(steps, samples)] for at, x in taken.values())
         return SamplingTrace(*means, label=name, dtype=self.texts.pop("dtype", ""))
 
 
@@ -172,6 +176,8 @@ def gathered(name: str, rows: Iterable[Row]) -> Figures:
     """Return the series of rows: a row without a step belongs to the one before it; ranks are averaged."""
     found: dict[str, tuple[list[int], list[float]]] = {}
     kept, ranks, places, values, rows = Gathered(), set(), [], [], list(rows)
+    if len(rows) > 10 and (rows[0].step or 0) > max(row.step or 0 for row in rows[1:]):
+        rows = rows[1:]  # a sentence in front that begins with a number
     numbered = any(row.step is not None for row in rows)
     if not numbered:  # count epochs, if that is what the rows have
         epochs = [next((x for k, x in row.values.items() if k.lower() in EPOCHS), None) for row in rows]
@@ -204,6 +210,7 @@ def gathered(name: str, rows: Iterable[Row]) -> Figures:
         out.remarks.append(Said("remark/ranks", file=name, count=len(ranks)))
     if found and not numbered:
         out.remarks.append(Said("remark/no_steps", file=name))
+        out.numbered = False
     return out
 
 
@@ -211,7 +218,7 @@ def take(frame: "pl.DataFrame", kept: Gathered) -> bool:
     """Add the columns of a frame to the series; return whether it had steps."""
     import polars as pl
 
-    columns = [part for whole in frame for part in _flat(whole)]
+    columns = sorted((part for whole in frame for part in _flat(whole)), key=lambda c: c.name)  # polars' order varies
     named = standard_names([column.name for column in columns])
     columns = [column.alias(named.get(column.name, column.name)) for column in columns]
     counted = next((column for column in columns if column.name == "step"), None)

@@ -15,7 +15,7 @@ from fmpipe.diagnose.texts import Said
 LONGEST = 4000  # characters of a printed line; a longer one is data
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[\d{1,2}m")
 _RANK = re.compile(
-    r"^\W*\[?(?:rank|gpu|worker)[\s:=]*(\d+)\]?\W|\[(?:rank|gpu)[ :=]*(\d+)\]"
+    r"^\W*\[?(?:rank|gpu|worker)[\s:=]*(\d+)\]?\W|[\[|]\s*(?:rank|gpu)[ :=]*(\d+)\s*[\]|]"
     r"|^\s*(\d{1,3}):\s(?=.*\b(?:step|iter|epoch))",
     re.IGNORECASE,
 )
@@ -27,6 +27,10 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _PHASE = re.compile(r"Epoch(?:\((train|val|test)\))?:?\s*\[(\d+)\]\[\s*(\d+)/(\d+)\]", re.IGNORECASE)
+_TAG = re.compile(r"(?:^|[\s\[|(])(val|valid|validation|eval|evaluation|test|ema)(?=[\]\s|):@])", re.IGNORECASE)
+_ERROR = re.compile(r"mse|err", re.IGNORECASE)
+_SIDES = re.compile(r"(?:tr|train|ho|val|valid|test)(?:_ema)?", re.IGNORECASE)  # columns of losses
+_TAGGED = ("loss/", "flow/", "quality/", "vae/")  # metrics that a tag in front of a line is about
 _THOUSANDS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)k(?=[/)\]\s,:]|$)")  # a step of 12.5k
 _SECOND = (
     r"(?:loss|cos|norm|rate|mse|kl|scale|ratio|error|psnr|entropy|steps/sec|lr|skipped|iterations|similarity|weight"
@@ -40,6 +44,7 @@ _PAIR = re.compile(
 _FIRST = re.compile(
     r"^(?:\W*\[?rank[\s:]*\d+\]?\W+)?\s*(\d+)\s+\|?\s*(?=[A-Za-z_])", re.IGNORECASE
 )  # a bare step in front
+_KINDS = r"(?:mean|std|min|max)(?:\s*/\s*(?:mean|std|min|max))+"
 # How a line is rewritten before its pairs are read: calls, norms and statistics of tensors become plain names.
 _REWRITE = [
     (re.compile(r"\b(?:np\.\w+|tensor|torch\.tensor|jnp\.\w+|Array)\(\s*([^(),]*)[^()]*\)"), r"\1"),
@@ -55,7 +60,10 @@ _REWRITE = [
     (re.compile(r"[|‖∥]{1,2}\s*(?:g|grad)\s*[|‖∥]{1,2}(?:_2)?", re.I), " grad_norm "),
     (re.compile(rf"\b(cos|corr|mse|rmse|cosine|cos_sim)\(\s*({NAMES})\s*,\s*({NAMES})\s*\)", re.I),
      lambda m: " " + re.sub(r"[\s-]+", "_", "_".join(m.groups())) + " "),
-    (re.compile(rf"\b({TENSOR})\s*[:=]?\s*mean\s*/\s*std\s*[:=]?\s*{N}\s*/\s*{N}", re.I), r" \1_mean=\2 \1_std=\3 "),
+    (re.compile(rf"\b({TENSOR})\s*[:=(]*\s*({_KINDS})\)?\s*[:=]?\s*((?:{NUMBER})(?:\s*/\s*(?:{NUMBER}))+)", re.I),
+     lambda m: "".join(f" {m[1]}_{kind.strip()}={x} " for kind, x in zip(m[2].split("/"), m[3].split("/")))),
+    (re.compile(rf"\b(?:dw/w|update[ _]ratios?)[:\s]+((?:\w+[\s=:]+(?:{NUMBER})[,\s]*)+)", re.I),
+     lambda m: re.sub(r"([A-Za-z_]\w*)(?=[\s=:])", r" dw_w_\1", m[1])),
     (re.compile(rf"\b({TENSOR})\s*[:=]?\s*(?:mean\s*[±+]\S*\s*std)?\s*[:=]?\s*{N}\s*(?:±|\+/?-)\s*{N}", re.I),
      r" \1_mean=\2 \1_std=\3 "),
 ]  # fmt: skip
@@ -211,6 +219,7 @@ def parse(line: str) -> Row | None:
     for pattern, new in _REWRITE:
         line = pattern.sub(new, line)
     values: dict[str, float | None] = {}
+    tags: str | None = None  # those in front of the first metric
     for name, part in _STATISTIC.findall(line):
         values |= {f"{name}_{kind.lower()}": _value(x) for kind, x in _ONE_STATISTIC.findall(part)}
     line = _STATISTIC.sub(" ", line)
@@ -226,9 +235,15 @@ def parse(line: str) -> Row | None:
         while known is None and " " in key:
             key = key.partition(" ")[2]
             known = canonical(key)
+        head = _TAG.findall(line[: match.start()]) if tags is None else [tags]
+        if known is None and any(head) and canonical(f"loss_{key}") in ("loss/total", "loss/shuffled"):
+            key, known = f"loss_{key}", "loss/total"  # val@500: true 0.87 shuffled 0.88
+        tagged = known is not None and known.removeprefix("val/").startswith(_TAGGED)
+        if tagged and tags is None:
+            tags = "".join(f"{tag}/" for tag in head)
         probe = role(key) in ("t", "n", "x", "v", "dt") or key.lower() in STEPS or re.search(r"mse|err", key, re.I)
         if key and (probe or known or (known is None and step is not None)):
-            values.setdefault(key, _value(number))
+            values.setdefault(f"{tags}{key}" if tagged else key, _value(number))
     named = next((values.pop(key) for key in list(values) if key.lower() in STEPS and key.lower() not in COUNT), None)
     if named is not None and (bar or step is None):  # the bar counts an epoch, its postfix the run
         step = whole(named)
@@ -259,7 +274,7 @@ def _contexts(lines: Iterable[str], again: Callable[[str], bool]) -> Iterator[tu
 
     again: takes a line outside of tables whose shape is known.
     """
-    heading, header, box = "", [], {}
+    heading, before, title, header, box = "", "", "", [], {}
     for line in lines:
         if not header and not box and again(line):
             continue
@@ -286,7 +301,10 @@ def _contexts(lines: Iterable[str], again: Callable[[str], bool]) -> Iterator[tu
         elif text.count(" | ") and not re.search(r"[=:{]", text):  # as psql prints them
             cells = [c.strip() for c in text.split("|")]
         else:
-            cells = re.split(r"\s+|\t", text)
+            text = _called(text) if "(" in text or "|/|" in text else text
+            cells = re.split(r"\s{2,}|\t" if re.search(r"\([^)]*\s", text) else r"\s+|\t", text.strip())
+            if len(cells) > len(header) > 2 and not any(map(_cell, cells[len(header) :])):
+                cells = cells[: len(header)]  # a remark behind the columns
         numbers = [_cell(cell) for cell in cells]
         empty = [cell.lower() in ("", "-", "--", "none", "null", "n/a", "nan") for cell in cells]
         statistics = [h.lower() for h in header]
@@ -298,12 +316,15 @@ def _contexts(lines: Iterable[str], again: Callable[[str], bool]) -> Iterator[tu
             found = {f"{cells[0]}_{h}": n for h, n in zip(statistics, numbers) if n is not None}
             yield heading, "", Row(None, None, found)
             continue
-        bin_ = re.fullmatch(
-            r"[(\[]?\s*([01]?\.\d+|0|1)\s*(?:–|—|-|to|,|\.\.)\s*([01]?\.\d+|0|1)\s*[)\]]?", cells[0] if bars else ""
-        )
+        bin_ = re.fullmatch(r"[(\[]?\s*([01]?\.\d+|0|1)\s*(?:–|—|-|to|,|\.\.)\s*([01]?\.\d+|0|1)\s*[)\]]?", cells[0])
         if bin_ and len(cells) == len(header) > 1 and float(bin_[2]) - float(bin_[1]) <= 0.101:
+            gains = {k: n for k, n in zip(header, numbers) if canonical(k) == "flow/cond_gain_cos"}
             slices = {canonical(k): n for k, n in zip(header, numbers) if canonical(k) in ("flow/cos", "flow/nmse")}
-            yield heading, "", Row(None, None, {f"{k}_t{int(float(bin_[1]) * 10 + 0.5)}": n for k, n in slices.items()})
+            yield (
+                heading,
+                "",
+                Row(None, None, gains | {f"{k}_t{int(float(bin_[1]) * 10 + 1e-6)}": n for k, n in slices.items()}),
+            )
         elif bars and len(cells) == 2 and numbers[0] is None and numbers[1] is not None:
             box[cells[0]] = numbers[1]
         elif (
@@ -312,11 +333,13 @@ def _contexts(lines: Iterable[str], again: Callable[[str], bool]) -> Iterator[tu
             and (bars or all(n is not None or e for n, e in zip(numbers, empty)))
         ):
             kept = {k: n for k, n, e in zip(header, numbers, empty) if k and (n is not None or e)}
-            yield f"{heading} {' '.join(header)}", line if bars else "", _row(kept)
+            yield f"{heading} {title} {' '.join(header)}", line if bars else "", _row(kept)
         else:
             names = [cell for cell, number in zip(cells, numbers) if cell and number is None]
             known = sum(
-                canonical(c) is not None or c.lower() in (*STEPS, *EPOCHS, *COUNT, "t", "dt", "|x|", "|v|")
+                canonical(c) is not None
+                or bool(_ERROR.search(c))
+                or c.lower() in (*STEPS, *EPOCHS, *COUNT, "t", "dt", "|x|", "|v|")
                 for c in names
             )
             words_only = not re.search(r"(?<![\w.-])[-+]?\d", re.sub(r"\([^)]*\)", "", text))
@@ -324,12 +347,12 @@ def _contexts(lines: Iterable[str], again: Callable[[str], bool]) -> Iterator[tu
                 re.fullmatch(r"[^\W\d][\w/.@*()%‖∥|\[\]-]*|[|‖∥].*", c) for c in names
             )
             if len(names) == len(cells) > 1 and (bars or plain) and known >= max(2, len(cells) // 2):
-                header = cells
+                header, title = cells, before
                 continue
             if bars and len(names) == len(cells) > 1:  # a header of other words: its numbers may still be named by it
-                header = cells
+                header, title = cells, before
                 continue
-            header = header if bars else []
+            before, header = line, header if bars else []
             yield heading, line, None
     if box:
         yield heading, "", _row(box)
@@ -351,6 +374,7 @@ def _called(text: str) -> str:
 
 
 def _row(values: dict[str, float | None]) -> Row:
+    values = {f"{key}_loss" if _SIDES.fullmatch(key) else key: x for key, x in values.items()}
     lower = {key.lower(): key for key in values}
     step = next((values[lower[key]] for key in (*STEPS, *EPOCHS) if key in lower and key not in ("steps",)), None)
     kept = {key: x for key, x in values.items() if key.lower() not in STEPS or key.lower() in COUNT}

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 
 import numpy as np
 
@@ -11,13 +12,13 @@ from fmpipe.diagnose.compare import Comparison
 from fmpipe.diagnose.engine import RULES
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.render import about, advices, facts, follows, headline, label, needs, observations, tree
-from fmpipe.diagnose.render.script import SCRIPT, STYLE
 from fmpipe.diagnose.rule import Finding
 from fmpipe.diagnose.texts import into, word
 from fmpipe.page import document, embedded, table
 
 POINTS = 600  # of a line, about
 LINES = 8  # of a plot
+STYLE, SCRIPT = (Path(__file__).with_name(f"plots.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
 
 
 def thinned(x: np.ndarray, y: np.ndarray, most: int = POINTS) -> tuple[np.ndarray, np.ndarray]:

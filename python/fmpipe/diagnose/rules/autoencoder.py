@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import sqrt
 
 from fmpipe.diagnose.figures import Figures
-from fmpipe.diagnose.rule import Evidence, rule, say
+from fmpipe.diagnose.rule import Evidence, measured_rule, rule, say
 from fmpipe.diagnose.thresholds import Limits
 
 
@@ -30,10 +30,8 @@ def _psnr(psnr: float, limit: Limits) -> Evidence:
     return say("warn", "vae/poor", psnr=psnr) if psnr < limit["vae/psnr_warn"] else say("pass", "vae/good", psnr=psnr)
 
 
-@rule()
-def scale_contract(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    if not (m := f.measured.get("scale_contract")):
-        return
+@measured_rule
+def scale_contract(m: dict, limit: Limits) -> Iterator[Evidence]:
     margin, plain, multiplied, divided = limit["vae/contract_db"], *(m[k] for k in ("plain", "multiplied", "divided"))
     if plain >= max(multiplied, divided) + margin:
         yield say("pass", "contract/once", **m)
@@ -48,10 +46,8 @@ def scale_contract(f: Figures, limit: Limits) -> Iterator[Evidence]:
 WRONG_LATENTS = ("mean", "unscaled sample", "unscaled mean", "twice scaled sample", "twice scaled mean")
 
 
-@rule()
-def latent_is_sample(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    if not (m := f.measured.get("latent_is_sample")):
-        return
+@measured_rule
+def latent_is_sample(m: dict, limit: Limits) -> Iterator[Evidence]:
     if m["channels"] != 1:
         yield say("fail", "latent/moments", channels=m["channels"])
         return
@@ -70,10 +66,8 @@ def latent_is_sample(f: Figures, limit: Limits) -> Iterator[Evidence]:
         yield say("pass", "latent/sample", residual=rms[best])
 
 
-@rule()
-def vae_eval(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    if not (m := f.measured.get("vae_eval")):
-        return
+@measured_rule
+def vae_eval(m: dict, limit: Limits) -> Iterator[Evidence]:
     training = m["training"]
     if training:
         yield say("fail", "mode/training", count=len(training), names=training[:5] + ["…"] * (len(training) > 5))

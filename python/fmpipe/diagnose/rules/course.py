@@ -147,8 +147,12 @@ def loss_trend(f: Figures, limit: Limits) -> Iterator[Evidence]:
     fell = course.first - min(end, low) > max(limit["trend/flat"] * abs(course.first), 3 * error)
     fell = fell and (course.first - end > limit["trend/flat"] * abs(course.first) or low < 0.85 * course.first)
     if end > 0:
-        flat = not (fell or end > 1.1 * course.first or _learns(f))
-        yield say("pass" if not flat else "warn" if course.first < limit["trend/low"] else "fail", "trend/flat", **said)
+        begun = course.steps[0] > 2 * (course.steps[-1] - course.steps[0])  # an excerpt of a run that has long fallen
+        flat = not (fell or end > 1.1 * course.first or _learns(f) or begun)
+        unsure = course.first < limit["trend/low"] or not (
+            f.numbered or f.metrics.keys() & {"lr", "grad/total", "epoch"}
+        )
+        yield say("pass" if not flat else "warn" if unsure else "fail", "trend/flat", **said)
     # a negative loss rises in parts of what it had fallen, a positive one in parts of its lowest level
     whole = low if low > 0 else course.first - low
     above, clear = (end - low) / max(whole, 1e-12), end - low > 6 * course.error and "loss/disc" not in f.metrics
@@ -202,10 +206,11 @@ def generalization(f: Figures, limit: Limits) -> Iterator[Evidence]:
             continue
         better = name.endswith("cos") or "clip" in name
         # what is better when larger, as its distance from 1 or its inverse, so that less is better in all of them
-        x, steps = held.finite, held.steps[np.isfinite(held.values)]
-        x = (1 - x if name.endswith("cos") else 1 / np.maximum(x, 1e-9)) if better else x
-        best, few = int(np.argmin(x)), len(x) < 5
-        end, low = float(np.median(x[-max(1 if few else 2, len(x) // 8) :])), float(x[best])
+        steps, raw = thinned(held.steps[np.isfinite(held.values)], held.finite, 2000)
+        x = (1 - raw if name.endswith("cos") else 1 / np.maximum(raw, 1e-9)) if better else raw
+        level = _running_median(x, len(x) // 20) if len(x) >= 60 else x  # one good value among many is chance
+        best, few = int(np.argmin(level)), len(x) < 5
+        end, low = float(np.median(x[-max(1 if few else 2, len(x) // 8) :])), float(level[best])
         noise = float(np.median(np.abs(np.diff(x))))
         most = limit["overfit/quality" if name.startswith("quality") else "overfit/few" if few else "overfit/turn"]
         worse = end > most * low > 0 and (few or end - low > 2 * noise) and best < 0.8 * (len(x) - 1)
@@ -213,7 +218,7 @@ def generalization(f: Figures, limit: Limits) -> Iterator[Evidence]:
         own = f.metrics.get(name.removeprefix("val/")) or f.first_of(*LOSSES)
         own = f.first_of(*LOSSES) if name.startswith("quality") else own
         falls = own is None or name.endswith("cos") or own.late <= 1.02 * _at(own, steps[best])
-        said = {"name": name, "low": float(held.finite[best]), "last": held.last, "step": int(steps[best])}
+        said = {"name": name, "low": float(raw[best]), "last": held.last, "step": int(steps[best])}
         yield say(not (worse and falls), "overfit/turn" if worse and falls else "overfit/held", **said)
         judged |= name.startswith("val/")
     for name in ("flow", "diffusion", "mse", "total"):
@@ -324,9 +329,11 @@ def _from_scratch(course: Course) -> tuple[int, float, float] | None:
         returns = before + 0.6 * fallen < after < first + 0.5 * fallen
         if not (fallen > 0.2 * abs(first) and fallen > 4 * course.noise and returns):
             continue
-        common = min(k, n - k)
+        elapsed, so_far = course.steps[k:] - course.steps[k], course.steps[:k] - course.steps[0]
+        common = int((elapsed <= so_far[-1]).sum())  # the interval of logging may have changed
         window = max(3, min(course.window, common // 8))
-        again, begun = (_running_median(course.values[i : i + common], window) for i in (k, 0))
+        again = _running_median(course.values[k : k + common], window)
+        begun = np.interp(elapsed[:common], so_far, _running_median(course.values[:k], window))
         alike = float(np.mean(np.abs(again - begun))) < 0.2 * fallen
         ends = abs(float(np.mean(again[-common // 3 :] - begun[-common // 3 :]))) < 0.12 * fallen
         halves = [_half_life(x, before + 0.5 * fallen) for x in (again, begun)]
@@ -345,13 +352,14 @@ def _half_life(x: np.ndarray, level: float) -> int:
 def metrics_lost(f: Figures, limit: Limits) -> Iterator[Evidence]:
     """A metric that was logged regularly and has no finite value for the last part of the run."""
     ends = {n: x.steps[np.isfinite(x.values)] for n, x in f.metrics.items() if len(x.finite) >= 4}
-    if not ends or course_of(f) is None:
+    course = course_of(f)
+    if not ends or course is None:
         return
     final = max(float(steps[-1]) for steps in ends.values())
     first, lost = min(float(steps[0]) for steps in ends.values()), {}
     for name, steps in ends.items():
         gap, interval = final - float(steps[-1]), float(np.median(np.diff(steps)))
-        ended = gap > max(4 * interval, limit["run/lost"] * (final - first))
+        ended = steps[-1] > course.steps[0] and gap > max(4 * interval, limit["run/lost"] * (final - first))
         if ended and not name.startswith(("stat/", "epoch", "loss/", "scaler/", "w/", "ent/classes")):
             lost[name] = int(steps[-1])
     if lost:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fmpipe.diagnose.figures import Figures, Series
-from fmpipe.diagnose.rule import Evidence, rule, say
+from fmpipe.diagnose.rule import Evidence, measured_rule, rule, say
 from fmpipe.diagnose.thresholds import Limits
 
 # mean and standard deviation of t in [0, 1], see fmpipe.train.times.sample_t
@@ -100,7 +100,7 @@ def image_range(f: Figures, limit: Limits) -> Iterator[Evidence]:
         )
     elif (mean := f.first_of("stat/pixels/mean")) and (std := f.first_of("stat/pixels/std")):
         wrong = std.median > 3 or (mean.median > 0.25 and std.median < 0.45)
-        yield say(not wrong, "pixels/stats", mean=mean.median, std=std.median)
+        yield say(not wrong, "pixels/stats", ["scale_factor"], mean=mean.median, std=std.median)
 
 
 def _range(low: float, high: float, bad: int, limit: Limits) -> Evidence:
@@ -118,10 +118,8 @@ def _range(low: float, high: float, bad: int, limit: Limits) -> Evidence:
     return say("fail", "pixels/half", **said) if high <= 0 else say("pass", "pixels/range", **said)
 
 
-@rule()
-def same_augmentation(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    if not (m := f.measured.get("same_augmentation")):
-        return
+@measured_rule
+def same_augmentation(m: dict, limit: Limits) -> Iterator[Evidence]:
     if m["difference"] <= limit["data/same"]:
         yield say("pass", "augmentation/same", difference=m["difference"])
     for kind, count in m["kinds"].items() if m["difference"] > limit["data/same"] else ():
@@ -130,10 +128,8 @@ def same_augmentation(f: Figures, limit: Limits) -> Iterator[Evidence]:
             yield say("fail", f"augmentation/{kind}", **said)
 
 
-@rule()
-def pairing(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    if not (m := f.measured.get("pairing")):
-        return
+@measured_rule
+def pairing(m: dict, limit: Limits) -> Iterator[Evidence]:
     gain, error, least = m["true"] - m["shuffled"], m["error"], limit["data/pairing"]
     said = {"true": m["true"], "shuffled": m["shuffled"], "gain": gain, "error": error}
     if not gain > least + limit["data/pairing_fail"] * error:
@@ -171,10 +167,8 @@ def text_path(f: Figures, limit: Limits) -> Iterator[Evidence]:
         yield say("pass", "text/apart", **said)
 
 
-@rule()
-def time_embedding(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    if not (m := f.measured.get("time_embedding")):
-        return
+@measured_rule
+def time_embedding(m: dict, limit: Limits) -> Iterator[Evidence]:
     ratio = m["embedding_rms"] / m["features_rms"] if m["features_rms"] else math.inf
     if not math.isfinite(ratio):
         yield say("fail", "not_finite", names=["ratio"])

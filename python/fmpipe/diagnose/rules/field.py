@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 
 from fmpipe.diagnose.figures import Figures
-from fmpipe.diagnose.rule import Evidence, rule, say
+from fmpipe.diagnose.rule import Evidence, measured_rule, rule, say
 from fmpipe.diagnose.rules.data import finite_tensors, is_pixels
 from fmpipe.diagnose.thresholds import Limits
 
@@ -29,7 +29,8 @@ def scale_factor(f: Figures, limit: Limits) -> Iterator[Evidence]:
     factor, power = min(powers, key=lambda fp: abs(math.log(max(std, 1e-12) / fp[0] ** fp[1])))
     near = abs(std / factor**power - 1) <= 2 * limit["scale/factor"]
     key = "scale/latents" if not near else "scale/twice" if power == 1 else "scale/forgotten"
-    yield say("fail", key, std=std, factor=factor)
+    # at a known factor, the factor is the cause, whatever the pixels are
+    yield say("fail", key, ["scale_contract", "latent_is_sample"] if near else None, std=std, factor=factor)
 
 
 @rule("scale/z0", "scale/z1", "scale/v*", "stat/noise/std", "stat/x_0/std")
@@ -69,16 +70,15 @@ def _norms(norms: dict[str, float], limit: Limits) -> Evidence:
     return say("fail", "scale/same" if small == "v*" else "scale/path", **said)
 
 
-@rule()
-def latent_scale(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    if not (m := f.measured.get("latent_scale")):
-        return
+@measured_rule
+def latent_scale(m: dict, limit: Limits) -> Iterator[Evidence]:
     x1, end, cos, left = (m[k] for k in ("x1", "end", "cos", "left"))
     if cos < limit["latent/alike"] or abs(left) > limit["latent/left"]:
         yield say("skipped", "length/elsewhere", **m)
         return
-    ratio, most = x1 / end if end > 0 else math.inf, limit["latent/apart"]
-    right = 1 / most <= ratio <= most
+    ratio = x1 / end if end > 0 else math.inf
+    most = max(limit["latent/apart"], 1.15 / cos)  # an end between several x1 is shorter than each, by the cosine
+    right = 1 / limit["latent/apart"] <= ratio <= most
     yield say(right, "length/right" if right else "length/ratio", **m, ratio=ratio)
 
 
@@ -150,8 +150,8 @@ def target_definition(f: Figures, limit: Limits) -> Iterator[Evidence]:
         yield say("fail", "target/negative", cos=cos)
     elif cos is not None and not m:
         yield say("pass", "step/cos", cos=cos)
-    own = f.late("corr/velocity")
-    if own is not None and own <= -limit["target/sign"]:
+    own = f.late("corr/velocity", "val/flow/cos", "flow/cos")
+    if "corr/velocity" in f.metrics and own <= -limit["target/sign"]:
         yield say("fail", "target/negative", cos=own)
     for name in ("noise", "score", "x0"):
         other = f.late(f"corr/{name}")

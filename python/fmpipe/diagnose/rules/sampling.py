@@ -7,27 +7,14 @@ from itertools import pairwise
 import numpy as np
 
 from fmpipe.diagnose.figures import Figures, SamplingTrace, Series
-from fmpipe.diagnose.rule import Evidence, rule, say
+from fmpipe.diagnose.rule import Evidence, measured_rule, rule, say
 from fmpipe.diagnose.thresholds import Limits
 
 UNIT_START = 2.0  # MSE(x0, x1) of independent latents of unit variance, where it was not measured
 FORMATS = {"bfloat16": 8, "float16": 11}  # bits of the significand
 
 
-@rule()
-def shooting(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    if m := f.measured.get("shooting"):
-        yield from _shot(m, limit)
-
-
-@rule()
-def shooting_gain(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    """The same with a gain that the user gave."""
-    if m := f.measured.get("shooting_gain"):
-        yield from _shot(m, limit)
-
-
-def _shot(m: dict, limit: Limits) -> Iterator[Evidence]:
+def shooting(m: dict, limit: Limits) -> Iterator[Evidence]:
     start, relative, helped = m.get("start") or UNIT_START, m.get("relative"), m.get("relative_gain")
     relative = relative or [error / start for error in m["error"]]
     end = relative[-1]
@@ -46,6 +33,15 @@ def _shot(m: dict, limit: Limits) -> Iterator[Evidence]:
         yield say("warn", "shoot/nearer", **said) if end < 1 else say("fail", "shoot/farther", **said)
     if end > max(relative[0], limit["shooting/relative"]):
         yield say("warn", "shoot/steps", **said)
+
+
+@measured_rule
+def shooting_gain(m: dict, limit: Limits) -> Iterator[Evidence]:
+    """The same with a gain that the user gave."""
+    return shooting(m, limit)
+
+
+measured_rule(shooting)
 
 
 @rule()
@@ -144,10 +140,8 @@ def _leak(cos: float, shot: float | None, std: float | None, limit: Limits) -> I
     yield say("fail" if key in ("leak/far", "leak/sharp") else "pass", key, figures=said)
 
 
-@rule()
-def probes(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    if not (m := f.measured.get("probes")):
-        return
+@measured_rule
+def probes(m: dict, limit: Limits) -> Iterator[Evidence]:
     if why := m.get("anomaly"):
         yield say("fail", "probe/anomaly", why=why)
         return
@@ -178,7 +172,7 @@ def _state(where: str, trace: SamplingTrace, limit: Limits) -> Evidence:
         return say("fail", "trace/nonfinite", trace=where, step=step)
     if x.max() > limit["trace/far"] * (x[0] + v[0] * dt.sum()):
         return say("fail", "trace/far", trace=where, step=int(x.argmax()), x=float(x.max()), first=float(x[0]))
-    moved, way = int((np.diff(x) != 0).sum()), float((v * dt).sum())
+    moved, way = int((np.diff(x) != 0).sum()), float((v * dt).sum() if trace.whole else v.mean())
     stuck = moved < limit["trace/moves"] * (n - 1) and abs(x[-1] - x[0]) <= limit["trace/displaced"] * way
     kind = trace.dtype if trace.dtype in FORMATS else "" if trace.dtype else _rounding(trace)
     said = {"trace": where, "moved": moved, "of": n - 1, "first": float(x[0]), "last": float(x[-1])}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fmpipe.diagnose.figures import Figures, Series
-from fmpipe.diagnose.rule import Evidence, rule, say
+from fmpipe.diagnose.rule import Evidence, measured_rule, rule, say
 from fmpipe.diagnose.rules.data import LOSSES, broken_before, first_bad_loss
 from fmpipe.diagnose.thresholds import Limits
 
@@ -129,6 +129,11 @@ def _paths(config: object, prefix: str = "") -> Iterator[str]:
 
 @rule("grad/flow", "grad/kl", "grad/dino", "grad/total")
 def gradient_shares(f: Figures, limit: Limits) -> Iterator[Evidence]:
+    for name in SUPERVISED:  # shares that were logged as such
+        if (x := f.first_of(f"share/{name}")) is not None and not (name == "kl" and held_by_recipe(f)):
+            share = x.half / (100 if x.max > 1 else 1)
+            status = "fail" if share < limit["share/fail"] else "warn" if share < limit["share/warn"] else "pass"
+            yield say(status, "share/good" if status == "pass" else "share/small", name=name, share=share)
     late = {n.removeprefix("grad/"): x.half for n, x in f.metrics.items() if n.startswith("grad/")}
     if any(x.nonfinite and not len(x.finite) for n, x in f.metrics.items() if n.startswith("grad/")):
         return  # the rule on gradients says so
@@ -238,16 +243,20 @@ def _power_of_two(entropy: Series) -> float | None:
 @rule("mu/abs_mean", "std/mean", "logvar/mean", "mu/rms", "z_init/mean", "z_init/var", "loss/kl")
 def kl(f: Figures, limit: Limits) -> Iterator[Evidence]:
     m = f.measured.get("kl", {})
-    if f.stage == "vae" or (
-        "loss/rec" in f.metrics and "loss/flow" not in f.metrics and "mu/abs_mean" not in f.metrics
-    ):
-        return  # the posterior of an image autoencoder is narrow by design
+    trained = "loss/rec" in f.metrics and "loss/flow" not in f.metrics and "mu/abs_mean" not in f.metrics
+    narrow = f.stage == "vae" or trained  # the posterior of an image autoencoder, by design
     broken = [n for n in PRIOR if n in f.metrics and f.metrics[n].nonfinite and not _recovers(f.metrics[n])]
     if broken:
         yield say("fail", "not_finite", ["loss_numerics"], names=broken)
         return
     std, logvar, mu = f.late("std/mean"), f.late("logvar/mean"), f.late("mu/rms")
-    held, out = held_by_recipe(f), []
+    held, out, size = held_by_recipe(f), [], f.first_of("mu/abs_mean", "mu/rms")
+    if size is not None and std is not None and not held and not m:
+        prior = size.late < limit["kl/prior_mu"] and abs(std - 1) < limit["kl/prior_std"] and size.count > 9
+        out.append(say(not prior, "kl/prior" if prior else "kl/posterior", mu=size.late, std=std))
+    if narrow:
+        yield from out
+        return
     if std is not None:
         first = f.first_of("std/mean").early
         out.append(say(std >= limit["kl/collapse_std"], "kl/collapse", ["leak", "loss_numerics"], std=std, first=first))
@@ -261,11 +270,6 @@ def kl(f: Figures, limit: Limits) -> Iterator[Evidence]:
         out.append(say(m["clamped"] <= limit["kl/clamped"], "kl/clamped", clamped=m["clamped"]))
     if mu is not None:
         out.append(say(mu <= limit["kl/mu"], "kl/mu", mu=mu, first=f.first_of("mu/rms").early))
-    size = f.first_of("mu/abs_mean", "mu/rms")
-    if size is not None and std is not None and not held:
-        prior = size.late < limit["kl/prior_mu"] and abs(std - 1) < limit["kl/prior_std"] and size.count > 9
-        if not m:
-            out.append(say(not prior, "kl/prior" if prior else "kl/posterior", mu=size.late, std=std))
     yield from out
     yield from _formula(f, limit)
     if held:
@@ -273,7 +277,7 @@ def kl(f: Figures, limit: Limits) -> Iterator[Evidence]:
         return
     if not any(e.status == "fail" for e in out):
         yield from _trends(f, m, limit)
-    yield from _without(m.get("without") or {})
+    yield from ablation_kl_off(m.get("without") or {}, limit)
     if m.get("without") == {}:
         yield say("warn", "kl/no_comparison", names=[n for n in PRIOR if n in f.metrics])
 
@@ -326,11 +330,8 @@ def _formula(f: Figures, limit: Limits) -> Iterator[Evidence]:
     yield say(ok, "kl/formula", ratio=middle, spread=apart, loss=float(loss[kept][-1]), due=float(due[kept][-1]))
 
 
-@rule()
-def gradient_path(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    m = f.measured.get("gradient_path")
-    if not m:
-        return
+@measured_rule
+def gradient_path(m: dict, limit: Limits) -> Iterator[Evidence]:
     for name in ("d_target/d_x1", "d_target/d_x0", "d_kl/d_eps"):
         if name in m:
             key = "path/kl" if name == "d_kl/d_eps" else "path/target"
@@ -382,11 +383,8 @@ def overflow(f: Figures, limit: Limits) -> Iterator[Evidence]:
     yield say(not bad, "overflow/fall", first=float(x.max()), last=float(x[-1]), share=share)
 
 
-@rule()
-def overfit(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    m = f.measured.get("overfit")
-    if not m:
-        return
+@measured_rule
+def overfit(m: dict, limit: Limits) -> Iterator[Evidence]:
     for name in ("flow/nmse", "loss/flow", "flow/cos"):
         if name in m:
             first, last = m[name]
@@ -400,30 +398,37 @@ def overfit(f: Figures, limit: Limits) -> Iterator[Evidence]:
         yield say("fail" if grows else "warn" if falls else "pass", key, first=first, last=last)
 
 
-@rule()
-def ablation_only_flow(f: Figures, limit: Limits) -> Iterator[Evidence]:
+@measured_rule
+def ablation_only_flow(m: dict, limit: Limits) -> Iterator[Evidence]:
     step = limit["ablation/drop"]
-    for name, (first, last) in f.measured.get("ablation_only_flow", {}).items():
+    for name, (first, last) in m.items():
         ok = last >= first + step if name == "flow/cos" else last <= first * (1 - step)
         yield say(ok, "trial/endpoint" if "endpt" in name else "trial/alone", name=name, first=first, last=last)
 
 
-@rule()
-def ablation_kl_off(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    yield from _without(f.measured.get("ablation_kl_off", {}))
-
-
-def _without(trends: dict[str, dict]) -> Iterator[Evidence]:
+def ablation_kl_off(m: dict[str, dict], limit: Limits) -> Iterator[Evidence]:
     """The trends to the prior are gone without the KL; some that are not only warn."""
-    partly = any(by["gone"] for by in trends.values())
-    for name, by in trends.items():
+    partly = any(by["gone"] for by in m.values())
+    for name, by in m.items():
         status = "pass" if by["gone"] else "warn" if partly else "fail"
         yield say(status, "kl/without", name=name, with_kl=by["with_kl"], without=by["without"])
 
 
-@rule()
-def ablation_condition_shuffled(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    if m := f.measured.get("ablation_condition_shuffled"):
-        gain = m["cos"] - m["cos_shuffled"]
-        ok, hardly = gain >= limit["ablation/drop"], gain > limit["ablation/gain"]
-        yield say("pass" if ok else "warn" if hardly else "fail", "trial/shuffled", gain=gain)
+measured_rule(ablation_kl_off)
+
+
+@measured_rule
+def ablation_condition_shuffled(m: dict, limit: Limits) -> Iterator[Evidence]:
+    gain = m["cos"] - m["cos_shuffled"]
+    ok, hardly = gain >= limit["ablation/drop"], gain > limit["ablation/gain"]
+    yield say("pass" if ok else "warn" if hardly else "fail", "trial/shuffled", gain=gain)
+
+
+@measured_rule
+def ablation_dino_shuffled(m: dict, limit: Limits) -> Iterator[Evidence]:
+    # What a perfect student would gain: the cross-entropy with a target is never below its entropy.
+    room = max(m["shuffled"] - m["entropy"], 1e-6)
+    share = (m["shuffled"] - m["loss"]) / room
+    ok, hardly = share >= limit["ablation/dino"], share > limit["ablation/gain"]
+    status = "pass" if ok else "warn" if hardly else "fail"
+    yield say(status, "trial/dino_shuffled", share=share, loss=m["loss"], shuffled=m["shuffled"])

@@ -18,7 +18,7 @@ RULES = {
     "latent_is_sample": ("z1 不是 VAE 后验的缩放后采样", "z1 的通道数与潜变量相同，且在所有解释中，由矩采样再缩放吻合得最好（差距在 {latent/tie:g} 以内算并列），其残差的 rms 在 {latent/rms_low:g} 到 {latent/rms_high:g} 之间", "在调试笔记中，z0 的范数为 151，z1 为 896 到 1224。原因不在文本头：矩未经采样就直接使用，因而也没有乘 sample() 中的缩放因子。"),
     "vae_round_trip": ("自编码器无法重建图像", "PSNR 低于 {vae/psnr_fail:g} dB 不通过，低于 {vae/psnr_warn:g} dB 警告；潜变量的标准差不在 {vae/latent_std_low:g} 到 {vae/latent_std_high:g} 之间则警告", "调试笔记测得 29.08 dB，潜变量在 [-4.500, 5.562] 内，均值 -0.014，方差 1.414。只凭这一行就排除了自编码器；图像差另有原因。"),
     "scale": ("z0 与 z1 的尺度不一致", "E|z0|、E|z1|、E|x_t|、E|v*| 中最大者不超过最小者的 {scale/ratio:g} 倍；采样第一步的平均 |x| 与 0.8 以及与其他轨迹相差均不超过 {scale/start:g} 倍", "在调试笔记中，z0 的范数为 151，z1 为 896 到 1224：z1 是 VAE 的原始矩，而不是采样。用实测比值去缩放只会掩盖问题。"),
-    "latent_scale": ("自编码器的缩放与训练时不同", "当 cos(z_end, x1) 不低于 {latent/alike:g} 且 x0 的残留不超过 {latent/left:g} 时，E|x1| 与 E|z_end| 相差不到 {latent/apart:g} 倍", "流学到的是训练时给它的潜变量。如果训练之后把缩放因子加倍，VAE 往返仍然完美，但所有图像都会偏淡。"),
+    "latent_scale": ("自编码器的缩放与训练时不同", "当 cos(z_end, x1) 不低于 {latent/alike:g} 且 x0 的残留不超过 {latent/left:g} 时，E|x1| 与 E|z_end| 相差不到 {latent/apart:g} 倍（余弦较低时为 1.15 / cos 倍）", "流学到的是训练时给它的潜变量。如果训练之后把缩放因子加倍，VAE 往返仍然完美，但所有图像都会偏淡。"),
     "target_definition": ("网络的训练目标不是速度", "cos(v_pred, 速度) 比与其他任何目标的余弦都高出 {target/margin:g} 以上；与速度的平均余弦大于 -{target/sign:g}", "出自调试笔记的检查清单：v* = x1 - x0，既不是 DDPM 的噪声，也不是 score。目标混淆或符号弄反时，损失照样下降。"),
     "moving_target": ("目标没有 detach，在移动", "|v*| 至少保持原来大小的 {target/moving:.0%}", "在调试笔记中，带梯度的目标成了移动目标：z0 被拉向 z1，什么也没学到，损失却在下降。"),
     "text_path": ("文本没有到达 z0", "不同提示词的 z0 均值两两之间的平均余弦小于 {text/cos:g}；有一对达到或超过此值则警告", "在调试笔记中，猫、汽车和苹果之间的余弦为 0.098、0.114 和 0.108，于是转而排查速度。但那是采样之间的余弦，而且没有对照：同一提示词的两次采样可能相差同样远。"),
@@ -61,6 +61,7 @@ RULES = {
     "ablation_only_flow": ("只用 flow 损失也学不会", "flow/cos 上升 {ablation/drop:g}，flow/nmse 与 flow/endpt_rmse@K 下降 {ablation/drop:.0%}", "调试笔记以 w_dino = w_kl = 0 运行 200 步：cos 上升、nmse 与端点误差下降，都必须清晰可见。"),
     "ablation_kl_off": ("推动文本头的不是 KL", "去掉 KL 后，各项趋向先验的趋势至多剩 {ablation/left:.0%}；若原本没有这种趋势，则偏离先验的幅度须大于 {ablation/drop:g}", "出自调试笔记：w_kl = 0 时，mu 与 sigma 的趋势必须消失或反转。两者的差别证明 KL 起了作用。"),
     "ablation_condition_shuffled": ("打乱条件没有任何影响", "cos - cos(shuffled) 不低于 {ablation/drop:g}；{ablation/gain:g} 及以下则不通过", "调试笔记要求打乱条件后余弦明显下降；否则模型学到的只是平均场。"),
+    "ablation_dino_shuffled": ("换成其他图像的 DINO 目标也同样合适", "以打乱后的 loss/dino 与 ent/teacher 之差为准，正确的目标至少使 loss/dino 降低 {ablation/dino:.0%}；{ablation/gain:.0%} 及以下则不通过", "调试笔记要求打乱条件后指标明显变差，DINO 与 flow 都一样；否则学生对任何文本都预测同样的目标。"),
 }
 
 TEXTS = {
@@ -228,6 +229,7 @@ TEXTS = {
     "share/drowned": ("grad/{name} 占 grad/total 的 {share:.2%}：被淹没。", WEIGHT),
     "share/drowned_by": ("grad/{name} 占 grad/total 的 {share:.2%}：被淹没。", "把 {other} 的权重乘以 {factor:.3g}，或用 GradNorm、PCGrad 平衡各损失。"),
     "share/none": ("grad/{name} 占 grad/total 的 {share:.2%}。", "检查是否有 detach，或参数没有设置 requires_grad。"),
+    "share/small": ("grad/{name} 占 grad/total 的 {share:.2%}：被淹没。", "提高 {name} 的权重，或用 GradNorm、PCGrad 平衡各损失。"),
     "share/good": "grad/{name} 占比正常：grad/total 的 {share:.0%}。",
     "share/band": ("grad/{name} 为 grad/flow 的 {ratio:.3g} 倍，不在 {low:g} 到 {high:g} 之间。", WEIGHT, "某个损失主导了梯度"),
     "update/still": ("{name} 为 {ratio:.2g}：该头几乎没有更新。", "给该头 2 到 5 倍的学习率，并确认它在优化器中。"),
@@ -267,6 +269,7 @@ TEXTS = {
     "trial/alone": ("{name} 从 {first:.3g} 到 {last:.3g}。", "flow 本身就学不会：检查目标、路径、尺度与学习率。"),
     "trial/endpoint": ("{name} 从 {first:.3g} 到 {last:.3g}。", "训练与积分使用同一个路径对象，尺度与符号相同。"),
     "trial/shuffled": ("打乱条件使余弦损失 {gain:.3g}。", "速度场对条件取了平均：检查配对、文本通路，以及条件是否接入网络。"),
+    "trial/dino_shuffled": ("loss/dino 用自己的目标为 {loss:.4g}，用其他图像的目标为 {shuffled:.4g}：达到完美学生所能降低的 {share:.1%}。", "学生忽略了文本：检查配对与熵，并把 w_dino 提高到 2 到 4 倍。"),
     # the course of a run
     "lr/small": ("学习率最大为 {top:.3g}（中位数 {middle:.3g}）。", "提高学习率（AdamW 通常为 1e-4），并检查调度：预热步数是否多于总步数，或倍率为 0。", "学习率为 0 或过小"),
     "lr/high": ("学习率最高为 {top:.3g} 时，各步损失相差达其水平的 {swing:.2g} 倍。", "把学习率降低 3 到 10 倍，或延长预热；梯度裁剪到 1。", "学习率过大"),

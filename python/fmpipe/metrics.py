@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fmpipe.diagnose.checks.field import condition_gain, endpoint_rmse
+from fmpipe.field import condition_gain, endpoint_rmse
 
 EPS = 1e-12
 
@@ -29,9 +29,9 @@ def gradient_norms(
             grads = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
         else:
             grads = [None] * len(parameters)
-        out[f"grad/{name}"] = _norm(grads, parameters)
-        total = _added(total, grads)
-    return out | {"grad/total": _norm(total, parameters)}
+        out[f"grad/{name}"] = norm(grads, parameters)
+        total = added(total, grads)
+    return out | {"grad/total": norm(total, parameters)}
 
 
 def backward(
@@ -51,7 +51,7 @@ def backward(
     terms = {name: term for name, term in terms.items() if term.requires_grad}
     if not terms:
         raise ValueError(f"backward: no loss of {', '.join(losses)} has a gradient")
-    norms = {name: _norm([], parameters) for name in losses}
+    norms = {name: norm([], parameters) for name in losses}
     held, total = [p.grad for p in parameters], [None] * len(parameters)
     try:
         for k, (name, term) in enumerate(terms.items()):
@@ -59,10 +59,10 @@ def backward(
                 p.grad = None  # autograd then gives a tensor of its own, which may be added to in place
             term.backward(retain_graph=k < len(terms) - 1)
             grads = [p.grad for p in parameters]
-            norms[name] = _norm(grads, parameters)
-            total = _added(total, grads, in_place=True)
-        norms["total"] = _norm(total, parameters)
-        held = _added(held, total, in_place=True)
+            norms[name] = norm(grads, parameters)
+            total = added(total, grads, in_place=True)
+        norms["total"] = norm(total, parameters)
+        held = added(held, total, in_place=True)
     finally:
         for p, grad in zip(parameters, held, strict=True):
             p.grad = grad
@@ -85,7 +85,7 @@ def _checked(op, losses, parameters, weights, scale) -> tuple[list[Tensor], dict
     return parameters, {name: loss * ((weights or {}).get(name, 1.0) * scale) for name, loss in losses.items()}
 
 
-def _norm(tensors: Iterable[Tensor | None], like: list[Tensor]) -> Tensor:
+def norm(tensors: Iterable[Tensor | None], like: list[Tensor]) -> Tensor:
     """Of all of them together, in fp32 at least; 0 of none."""
     tensors = [x for x in tensors if x is not None]
     if not tensors:
@@ -96,7 +96,7 @@ def _norm(tensors: Iterable[Tensor | None], like: list[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def _added(a: list[Tensor | None], b: Iterable[Tensor | None], in_place: bool = False) -> list[Tensor | None]:
+def added(a: list[Tensor | None], b: Iterable[Tensor | None], in_place: bool = False) -> list[Tensor | None]:
     """a + b, element by element, None being nothing."""
     out = [y if x is None else x for x, y in zip(a, b, strict=True)]
     both = [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x is not None and y is not None]
@@ -276,12 +276,12 @@ def constants(betas: Tensor) -> dict[str, list[float]]:
 
 
 def endpoint(velocity: Callable[..., Tensor], x0: Tensor, x1: Tensor, **options) -> dict[str, float]:
-    """``flow/endpt_rmse@K``; options as in :func:`fmpipe.diagnose.checks.field.endpoint_rmse`."""
+    """``flow/endpt_rmse@K``; options as in :func:`fmpipe.field.endpoint_rmse`."""
     return {f"flow/endpt_rmse@{k}": rmse for k, rmse in endpoint_rmse(velocity, x0, x1, **options).items()}
 
 
 def condition(velocity: Callable[..., Tensor], x0: Tensor, x1: Tensor, t: Tensor, **options) -> dict[str, float]:
-    """``flow/cond_gain_cos``; options as in :func:`fmpipe.diagnose.checks.field.condition_gain`."""
+    """``flow/cond_gain_cos``; options as in :func:`fmpipe.field.condition_gain`."""
     return {"flow/cond_gain_cos": condition_gain(velocity, x0, x1, t, **options)}
 
 

@@ -1,20 +1,4 @@
-"""What the page's plots are drawn with: an SVG each, ticks, a legend, values at the pointer, a logarithmic scale."""
-
-STYLE = """
-:root { --c0: #2b6cb0; --c1: #c05621; --c2: #2f855a; --c3: #b83280; --c4: #6b46c1; --c5: #b7791f; --c6: #2c7a7b;
-  --c7: #718096 }
-@media (prefers-color-scheme: dark) { :root { --c0: #63b3ed; --c1: #f6ad55; --c2: #68d391; --c3: #f687b3;
-  --c4: #b794f4; --c5: #f6e05e; --c6: #4fd1c5; --c7: #a0aec0 } }
-html { overflow-wrap: anywhere } .lead { font-size: 1.2em } .ok { color: #3a3 } .bad { color: #d33 }
-.chart svg { width: 100%; height: auto; display: block; touch-action: pan-y } .chart { margin: 0 }
-.chart text { font-size: 11px; fill: currentColor; opacity: .75 } .chart .grid { stroke: currentColor; opacity: .15 }
-.chart path { fill: none; stroke-width: 1.5 } .chart .cursor { stroke: currentColor; opacity: .5 }
-.chart figcaption { font-size: 12px; opacity: 1; min-height: 1.6em } .chart figcaption span { margin-right: 1em }
-.chart button { font-size: 11px; float: right } ul { padding-left: 1.2em }
-@media (max-width: 40em) { body { margin: 1em auto } section { padding: .1em .6em } }
-"""
-
-SCRIPT = """
+// The plots of a page: an SVG each, ticks, a legend, values at the pointer, a logarithmic scale.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent), space = "http://www.w3.org/2000/svg";
@@ -103,4 +87,3 @@ SCRIPT = """
   addEventListener("resize", () => { if (innerWidth !== wide) { wide = innerWidth; all(); } });
   all();
 })();
-"""
