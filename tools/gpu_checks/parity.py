@@ -1,4 +1,4 @@
-"""Numbers on the device: the tables of tests/cases.py against eager float64 on the CPU, and the golden vectors."""
+"""Correctness on the device: the cases of tests/cases.py against eager float64 on the CPU, and the golden vectors."""
 
 import contextlib
 import importlib
@@ -12,7 +12,8 @@ import torch
 import fmkernels as fk
 from gpu_checks import ROOT, Result, found, told
 
-SIZES = (0, 1, 31, 1025, 3008, 4099, 12032, 70001)  # zero, odd, a tile and one, the edges of what a norm keeps, wider
+SIZES = (0, 1, 31, 1025, 3008, 4099, 12032, 70001)  # zero, odd, a tile plus one, the limits of a norm's buffer, wider
+QUICK_SIZES = (0, 31, 1025)
 GOLDEN = {
     "test_tdp": ["test_golden"],
     "test_norm": ["test_golden", "test_golden_edges"],
@@ -31,7 +32,7 @@ GOLDEN = {
 
 @contextlib.contextmanager
 def placed(device: str) -> Iterator[None]:
-    """What the rows of tests/cases.py and the golden tests make themselves is made on the device."""
+    """Create the tensors that tests/cases.py and the golden tests create themselves on the device."""
     fixed = cases._T
     cases._T = fixed.to(device)
     try:
@@ -42,7 +43,7 @@ def placed(device: str) -> Iterator[None]:
 
 
 def worst(got: list[torch.Tensor], expected: list[torch.Tensor], dtype: torch.dtype, loose: float) -> float:
-    """The largest error of the lists, in units of what the dtype allows: at most 1 is agreement."""
+    """Return the largest error in units of the dtype's tolerance; up to 1, the lists agree."""
     absolute, relative = (loose * tolerance for tolerance in cases.TOLERANCE[dtype])
     largest = 0.0
     for a, b in zip(got, expected, strict=True):
@@ -58,7 +59,7 @@ def worst(got: list[torch.Tensor], expected: list[torch.Tensor], dtype: torch.dt
 def errors(
     device: str, name: str, sizes: Sequence[int] = SIZES, dtypes: Sequence[torch.dtype] = cases.DTYPES
 ) -> Iterator[tuple[str, float]]:
-    """(op, its largest error) on the device by that backend, outputs and gradients (these with ten times the room)."""
+    """Yield (op, largest error of outputs and gradients); the tolerance of gradients is ten times as large."""
     for case in cases.CASES:
         largest = 0.0
         for dtype, n in itertools.product(dtypes, sizes):
@@ -76,7 +77,7 @@ def errors(
 
 
 def tables(device: str, name: str, sizes: Sequence[int] = SIZES) -> Result:
-    """Every row of tests/cases.py in every dtype, printed as it goes."""
+    """Check every case of tests/cases.py in every dtype and print its error."""
     measured = {}
     for op, error in errors(device, name, sizes):
         measured[op] = error
@@ -85,7 +86,7 @@ def tables(device: str, name: str, sizes: Sequence[int] = SIZES) -> Result:
 
 
 def variants(test: Callable) -> Iterator[dict[str, object]]:
-    """The arguments a test is parametrised with, but the backend."""
+    """Yield the arguments that a test is parametrized with, except the backend."""
     columns = []
     for mark in getattr(test, "pytestmark", []):
         if mark.name == "parametrize" and mark.args[0] != "backend":
@@ -97,9 +98,9 @@ def variants(test: Callable) -> Iterator[dict[str, object]]:
 
 
 def golden(device: str, name: str, tests: dict[str, list[str]] = GOLDEN) -> Result:
-    """The tests of the golden vectors themselves, called with the vectors on the device: ops, then the tiny networks.
+    """Call the tests of the golden vectors with the vectors on the device: ops, then the tiny networks.
 
-    A file that does not import (the networks want diffusers) is noted and left out. Convolutions without TF32.
+    A test file that cannot be imported (the networks need diffusers) is reported and skipped. TF32 is off.
     """
     from safetensors.torch import load_file
 

@@ -1,4 +1,4 @@
-"""One JSON file and one Markdown table of a run, whole or not at all."""
+"""The report of a run: one JSON file, one Markdown file, and one line to paste into an issue."""
 
 import json
 import math
@@ -13,6 +13,7 @@ import harness
 import torch
 
 from fmkernels import backend, env_report
+from gpu_checks import timing
 
 
 def file_name(device_name: str) -> str:
@@ -21,16 +22,16 @@ def file_name(device_name: str) -> str:
 
 
 def driver() -> str:
-    """The version of NVIDIA's driver, as nvidia-smi has it."""
+    """Return the version of the NVIDIA driver as reported by nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return "unknown: no nvidia-smi"
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     run = subprocess.run(command, capture_output=True, text=True)
-    return run.stdout.split("\n")[0].strip() or "unknown: nvidia-smi does not say"
+    return run.stdout.split("\n")[0].strip() or "unknown: nvidia-smi does not report it"
 
 
 def facts(device: str, command: Sequence[str]) -> dict[str, str]:
-    """The header: where and by what this was run."""
+    """Return the header: device, versions, commit and command."""
     known = env_report.report()
     gpus = torch.cuda.device_count() if device == "cuda" else 0
     served, why = backend.served_by("tdp", device)
@@ -42,14 +43,14 @@ def facts(device: str, command: Sequence[str]) -> dict[str, str]:
         "triton": known["triton"],
         "backend cuda": known["backend cuda"],
         "backend triton": known["backend triton"],
-        "calls are served by": f"{served} ({why})",
+        "backend in use": f"{served} ({why})",
         "commit": harness.git_commit(),
         "run as": " ".join(command),
     }
 
 
 def document(known: dict[str, str], results: list[dict]) -> dict:
-    """What goes into the JSON file: facts, checks, and at the top what benchmarks/compare.py reads."""
+    """Return the content of the JSON file: facts, checks and, at the top level, what benchmarks/compare.py reads."""
     checks, measured = [], {}
     for row in results:
         if row["check"] == "benchmarks":
@@ -60,7 +61,7 @@ def document(known: dict[str, str], results: list[dict]) -> dict:
 
 
 def finite(value: object) -> object:
-    """The same with what JSON has no number for as a string."""
+    """Return the value with non-finite numbers, which JSON does not have, as strings."""
     if isinstance(value, dict):
         return {k: finite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -69,7 +70,7 @@ def finite(value: object) -> object:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A Markdown table; cells lose their line ends and keep their bars."""
+    """Return a Markdown table; line breaks in cells become spaces, and bars are escaped."""
     lines = [columns, ["---"] * len(columns), *rows]
     return ["| " + " | ".join(" ".join(str(c).split()).replace("|", "\\|") for c in row) + " |" for row in lines]
 
@@ -84,7 +85,7 @@ def parity_table(checks: list[dict]) -> list[str]:
     def cell(error):
         return "–" if error is None else f"{error:.2f} {'✓' if error <= 1 else '✗'}"
 
-    note = "The largest error of outputs and gradients, over all dtypes and sizes, in units of the tolerance."
+    note = "The largest error of outputs and gradients over all dtypes and sizes, in units of the tolerance."
     return [
         "## Parity",
         "",
@@ -96,7 +97,7 @@ def parity_table(checks: list[dict]) -> list[str]:
 
 
 def benchmark_row(row: dict, memcpy: dict[str, float]) -> list[str]:
-    """Medians, ratios; GB/s and its share of a copy's, of ours and of Triton beside it."""
+    """Medians, ratios, and GB/s of Triton and ours with the fraction of a copy's bandwidth."""
     times = {name: t["median"] for name, t in row["times"].items()}
     moved = row["gb_per_s"] * times[harness.OURS]
     medians = [
@@ -113,32 +114,75 @@ def benchmark_row(row: dict, memcpy: dict[str, float]) -> list[str]:
 def benchmark_table(result: dict) -> list[str]:
     if "rows" not in result:
         return []
-    memcpy, served = result["memcpy"], result["facts"]["calls are served by"].split()[0]
+    memcpy, served = result["memcpy"], result["facts"]["backend in use"].split()[0]
     ours = f"ours ({served})"
     columns = ["case", "eager", "torch.compile", "Triton", ours]
     columns += ["× eager", "× torch.compile", "× Triton", "GB/s Triton", f"GB/s {ours}", "same"]
     note = (
-        f"Medians of one interleaved run; × is their time over ours. A copy on the device in the same run made "
-        f"{memcpy['reused']:.0f} GB/s into a standing buffer, {memcpy['fresh']:.0f} into a fresh one: shares are of it."
+        f"Medians of one interleaved run; × is the other's time divided by ours. In the same run, a copy on the device "
+        f"reached {memcpy['reused']:.0f} GB/s into an existing buffer and {memcpy['fresh']:.0f} GB/s into a new one."
     )
     lines = ["## Benchmarks", "", note, "", *table(columns, (benchmark_row(r, memcpy) for r in result["rows"])), ""]
     failures = [f"- {e['name']}: {' '.join(e['error'].split())}" for e in result.get("errors", [])]
     return lines + (["Not measured:", "", *failures, ""] if failures else [])
 
 
+def timing_rows(checks: list[dict]) -> list[dict]:
+    return [row for check in checks if check["check"] == "timing" for row in check["details"].get("rows", [])]
+
+
+def timing_table(checks: list[dict]) -> list[str]:
+    rows = timing_rows(checks)
+    if not rows:
+        return []
+    note = (
+        "Medians. host: until the call returns. device: between two events around the call. replay: the same call as a "
+        "CUDA graph. A call is launch-bound if its host time is longer than its device time. × is the other's device "
+        "time divided by ours."
+    )
+
+    def cells(row, name):
+        times, ratio = row["times"][name], row["speedup"].get(name)
+        bound = "launch-bound" if times["launch bound"] else "device-bound"
+        yield from (row["name"], name, *(timing.ms(times[kind]) for kind in ("host", "call", "replay")), bound)
+        yield f"{ratio:.2f}×" if ratio else "–"
+        yield ("✓" if row["matched"] else "✗ MISMATCH") + (
+            f" {times['why no replay']}" if times["why no replay"] else ""
+        )
+
+    columns = ["case", "contestant", "host", "device", "replay", "bound", "× ours", "same"]
+    return ["## Steps", "", note, "", *table(columns, (cells(r, n) for r in rows for n in r["times"])), ""]
+
+
+def one_line(result: dict) -> str:
+    """Return the result as one line to paste into an issue."""
+    facts, checks = result["facts"], result["checks"]
+    bad, skipped = (
+        [f"{c['check']} {c['backend']}".strip() for c in checks if c["verdict"] == verdict]
+        for verdict in ("failed", "skipped")
+    )
+    passed = sum(c["verdict"] == "passed" for c in checks)
+    verdict = f"FAILED ({', '.join(bad)})" if bad else "passed" if passed else "FAILED (no check ran)"
+    left_out = f", skipped: {', '.join(skipped)}" if skipped else ""
+    parts = [f"{passed} of {len(checks)} checks passed{left_out}", *map(timing.told_row, timing_rows(checks))]
+    where = ", ".join(f"{k} {facts[k]}" for k in ("driver", "torch", "triton", "commit") if k in facts)
+    return " ".join(f"gpu-check {verdict} on {result['device']} ({where}): {'; '.join(parts)}".split())
+
+
 def markdown(result: dict) -> str:
-    """Header, checks with verdicts, parity, benchmarks: those of them that there are."""
+    """Return the report: header, line to paste, checks, and those tables that there are results for."""
     checks = result["checks"]
     counts = {v: sum(c["verdict"] == v for c in checks) for v in ("passed", "failed", "skipped")}
-    lines = [f"# fmkernels on {result['device']}", "", *table(["", ""], result["facts"].items()), "", "## Checks", ""]
+    lines = [f"# fmkernels on {result['device']}", "", *table(["", ""], result["facts"].items()), ""]
+    lines += ["To paste into an issue:", "", f"    {one_line(result)}", "", "## Checks", ""]
     lines += [", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + ".", ""]
     rows = ([c["check"], c["backend"], c["verdict"], c["why"], f"{c['seconds']:.1f}"] for c in checks)
     lines += [*table(["check", "backend", "verdict", "why", "seconds"], rows), ""]
-    return "\n".join([*lines, *parity_table(checks), *benchmark_table(result)]).rstrip() + "\n"
+    return "\n".join([*lines, *parity_table(checks), *timing_table(checks), *benchmark_table(result)]).rstrip() + "\n"
 
 
 def write(result: dict, stem: Path) -> list[Path]:
-    """stem.json and stem.md: written under other names first, so that neither is ever half there."""
+    """Write stem.json and stem.md, each under a temporary name first: an interrupted run leaves no partial file."""
     texts = {
         stem.with_name(stem.name + ".json"): json.dumps(finite(result), indent=1, allow_nan=False) + "\n",
         stem.with_name(stem.name + ".md"): markdown(result),

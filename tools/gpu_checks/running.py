@@ -1,6 +1,7 @@
-"""How the kernels run on the device: nothing waits inside a sampling loop, a graph holds them, any GPU is theirs.
+"""How the kernels run on the device: no synchronization in a sampling loop, CUDA graphs, and a second GPU.
 
-What only CUDA has (the debug mode, capture, the current device) comes as an argument: tests put stand-ins there.
+What only CUDA has (the debug mode, capture, the current device) is passed as an argument, so that tests can pass
+stand-ins.
 """
 
 import contextlib
@@ -20,10 +21,10 @@ SOLVERS = ("euler", "ab2", "heun")
 
 @contextlib.contextmanager
 def waiting_is_an_error() -> Iterator[None]:
-    """torch's debug mode: a call that makes the host wait for the GPU raises."""
+    """Make every call that synchronizes with the GPU raise, through torch's debug mode."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is a prototype
+        warnings.simplefilter("ignore")  # torch warns that the mode is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -32,15 +33,15 @@ def waiting_is_an_error() -> Iterator[None]:
 
 
 def field(x: torch.Tensor, t: torch.Tensor, null: torch.Tensor) -> torch.Tensor:
-    """A velocity with no network in it, other for the null half."""
+    """A velocity without a network, different for the null half."""
     t, null = (a.view(-1, *[1] * (x.dim() - 1)) for a in (t, null))
     return torch.where(null, -x, x.sin()) * (1 + t).to(x.dtype)
 
 
 def run_loop(velocity: Callable, z0: torch.Tensor, solver: str, around: Callable) -> list[torch.Tensor]:
-    """``sample`` with guidance: x and the trace, on the host; ``around`` is open from first velocity to last step.
+    """Return x and the trace of a guided ``sample``, on the host; ``around`` is open from first velocity to last step.
 
-    So it leaves out what waits by design: the schedule's copy to the device before, the trace's one reading after.
+    This excludes what synchronizes by design: the upload of the schedule before, and the readback of the trace after.
     """
     with contextlib.ExitStack() as loop:
         opened = []
@@ -60,10 +61,11 @@ def run_loop(velocity: Callable, z0: torch.Tensor, solver: str, around: Callable
 
 
 def sampling(device: str, name: str, around: Callable = waiting_is_an_error) -> Result:
-    """Whole sampling loops, each twice to warm up and once where waiting is an error: no wait, same numbers.
+    """Run whole sampling loops, twice as a warm-up and once with synchronization forbidden; the results must agree.
 
-    A bf16 copy for the model beside the fp32 state. The tiny network's own forward too, where fmpipe imports. Twice:
-    Triton keeps tables of its activations' addresses, and these repeat once the allocator has seen a whole run.
+    The model gets a bf16 copy of the fp32 state. The tiny network runs too if fmpipe can be imported. Two warm-up runs
+    are needed because Triton keeps tables of its activations' addresses, which repeat only once the allocator has seen
+    a whole run.
     """
     z0 = torch.randn(3, 4, 32, 32, generator=torch.Generator().manual_seed(0)).to(device)
     runs = {f"{solver}, bf16 field": (field, z0.bfloat16(), solver) for solver in SOLVERS}
@@ -88,7 +90,7 @@ def sampling(device: str, name: str, around: Callable = waiting_is_an_error) -> 
 
 
 def cuda_graph(call: Callable[[], list[torch.Tensor]]) -> tuple[list[torch.Tensor], Callable[[], object]]:
-    """The call captured, as torch documents it: (its results, which every replay writes anew; the replay)."""
+    """Capture the call as torch documents it. Returns (its results, which every replay overwrites; the replay)."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -102,7 +104,7 @@ def cuda_graph(call: Callable[[], list[torch.Tensor]]) -> tuple[list[torch.Tenso
 
 
 def captured_calls(device: str) -> Iterator[tuple[str, list[torch.Tensor], Callable[[], list[torch.Tensor]]]]:
-    """(name, the tensors it reads, the call): a guided step with all it writes, a group into its buffer, a norm."""
+    """(name, the tensors it reads, the call): single ops, then a guided step of the tiny network if fmpipe imports."""
     with torch.device(device):
         x, (v, v_uncond) = torch.randn(3, 4, 32, 32), torch.randn(2, 3, 4, 32, 32).bfloat16()
         low, stats = torch.empty_like(v), torch.empty(3, 5)
@@ -116,6 +118,20 @@ def captured_calls(device: str) -> Iterator[tuple[str, list[torch.Tensor], Calla
     yield "euler_step_", [x, v, v_uncond], step
     yield "tdp_group", [times, *params[1]], lambda: [fk.tdp_group(group, times, out=group.buffer(2)).flat]
     yield "td_rms_norm", [tokens, scale], lambda: [fk.td_rms_norm(tokens, scale)]
+    with contextlib.suppress(ImportError):
+        from fmpipe.models import build
+
+        torch.manual_seed(0)
+        velocity = build("tiny_dimr").velocity_net.to(device).velocity
+        with torch.device(device):
+            state, t, null = torch.randn(2, 4, 32, 32), torch.rand(4), torch.arange(4) >= 2
+            rows = torch.empty(2, 5)
+
+        def guided():
+            cond, uncond = velocity(torch.cat([state, state]), t, null=null).chunk(2)
+            return [fk.euler_step_(state, cond, 0.02, v_uncond=uncond, guidance=3.0, stats=rows), rows]
+
+        yield "guided step", [state, t], guided
 
 
 def fill(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
@@ -124,7 +140,7 @@ def fill(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
 
 
 def graph(device: str, name: str, capture: Callable = cuda_graph) -> Result:
-    """Captured calls, replayed on other values of their inputs, give the bits of the same calls made directly."""
+    """Check that captured calls, replayed on other inputs, give bit-identical results to direct calls."""
     details, wrong = {}, []
     for op, inputs, call in captured_calls(device):
         try:
@@ -134,7 +150,7 @@ def graph(device: str, name: str, capture: Callable = cuda_graph) -> Result:
                 fill(inputs, values)
                 expected = [y.clone() for y in call()]
                 for y in results:
-                    y.fill_(torch.nan)  # what a replay that does nothing would leave
+                    y.fill_(torch.nan)  # so that a replay that does nothing is noticed
                 fill(inputs, values)
                 replay()
                 same = [torch.equal(a, b) for a, b in zip(results, expected, strict=True)]
@@ -147,9 +163,9 @@ def graph(device: str, name: str, capture: Callable = cuda_graph) -> Result:
 
 
 def guard(name: str, devices: Sequence[str], current: Callable = torch.cuda.device) -> Result:
-    """Tensors on the second device while the first is current: results there, with the bits of the second current."""
+    """Check the ops on tensors of the second device while the first is current: same device, bit-identical results."""
     if len(devices) < 2:
-        return Result("skipped", "one GPU")
+        return Result("skipped", "only one GPU")
     first, second = devices[:2]
     details = {}
     for case in cases.CASES:
@@ -164,7 +180,7 @@ def guard(name: str, devices: Sequence[str], current: Callable = torch.cuda.devi
                     if b.device != torch.device(second):
                         problem = f"a result is on {b.device}"
                     elif not torch.equal(a.nan_to_num(nan=12345.0), b.nan_to_num(nan=12345.0)):
-                        problem = "other bits"
+                        problem = "different bits"
             except Exception as error:
                 problem = told(error)
         details[case.name] = problem or "same bits"
