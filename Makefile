@@ -26,7 +26,7 @@ endif
 # They fork trainings: a child of a process whose torch has started its threads may crash, or wait forever.
 FORKING := tests/test_train_sharded.py tests/test_train_features.py tests/test_teacher.py
 
-.PHONY: setup demo test test-sharded train-check fault-matrix page-check evaluate crash-test test-triton test-cuda test-fast triton-check cuda-check cuda-build-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
+.PHONY: setup demo test test-sharded test-device train-check fault-matrix page-check evaluate crash-test test-triton test-cuda test-fast triton-check cuda-check cuda-build-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -62,8 +62,12 @@ demo: setup  ## eight pictures of the default model: out/demo.png, out/demo.html
 test: setup  ## the whole suite, then the op tests on the Triton kernels and on the CUDA kernels (fifteen minutes)
 	$(BIN)/python -m pytest tests -m "not forks"
 	@$(MAKE) --no-print-directory test-sharded
+	@$(MAKE) --no-print-directory test-device
 	@$(MAKE) --no-print-directory test-triton
 	@$(MAKE) --no-print-directory test-cuda
+
+test-device: setup  ## pipeline, commands and training on a second device in host memory, with its synchronizations
+	FMKERNELS_SECOND_DEVICE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_second_device*.py
 
 test-triton: setup  ## the op tests on the Triton kernels, in its interpreter on the CPU
 	TRITON_INTERPRET=1 FMKERNELS_BACKEND=triton $(BIN)/python -m pytest tests/test_triton.py $(OP_TESTS) \

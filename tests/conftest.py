@@ -17,6 +17,11 @@ if os.environ.get("FMKERNELS_CUDA_ON_HOST") == "1":
 
     host_cuda.load()
 
+if os.environ.get("FMKERNELS_SECOND_DEVICE") == "1":
+    import second_device
+
+    second_device.load()
+
 GOLDEN = Path(__file__).parent / "golden"
 
 

@@ -602,7 +602,7 @@ def test_the_pipelines_probes_are_taken():
     from fmpipe.pipeline import Probe  # here, as diffusers takes seconds to import
 
     latents = torch.randn(2, 2, *SHAPE)
-    a, c = (asdict(Probe.of(decoder()(z), z)) for z in latents)
+    a, c = (asdict(probe) for probe in Probe.of(*((decoder()(z), z) for z in latents)))
     finding = judge("probes", a, 0.05, c)
     assert finding.status == "pass", finding
     assert finding.values["C"]["contrast"] == c["contrast"]

@@ -99,7 +99,7 @@ def evaluate(
     """
     source = source_of(DATA) if font is None else Emoji(DATA.size, font)
     items = [source[i] for i in range(len(source))]
-    truth = to_pixels(torch.stack([item.image for item in items]))
+    truth = to_pixels(torch.stack([item.image for item in items])).to(pipe.device)
     figures = _autoencoder(pipe.vae, truth, [item.key for item in items])
     thumbnails = _thumbnails(truth / 2 + 0.5)
     rows = []

@@ -39,8 +39,10 @@ class Probe:
     rms: float
 
     @classmethod
-    def of(cls, image: Tensor, latent: Tensor) -> "Probe":
-        return cls(image.min().item(), image.max().item(), image.std().item(), latent.square().mean().sqrt().item())
+    def of(cls, *pairs: tuple[Tensor, Tensor]) -> "list[Probe]":
+        """Return the probes of pairs (image, latent). The device is read once."""
+        rows = [torch.stack([x.min(), x.max(), x.std(), z.square().mean().sqrt()]) for x, z in pairs]
+        return [cls(*row) for row in torch.stack(rows).tolist()]
 
 
 @dataclass
@@ -76,6 +78,8 @@ class FlowPipeline(DiffusionPipeline):
         source: the data set it was trained on, ``emoji`` or ``shapes``, if it can be rebuilt; ``fmpipe check`` then
             measures on it.
         known: the embedded training captions, to warn about prompts that are far from all of them. Not saved.
+        graph: whether :meth:`__call__` captures the velocity in a CUDA graph; see :func:`fmkernels.flow.sample`. Not
+            saved.
     """
 
     model_cpu_offload_seq = "text_encoder->text_head->velocity_net->vae"
@@ -96,6 +100,7 @@ class FlowPipeline(DiffusionPipeline):
         num_inference_steps: int = 50,
         max_guidance: float | None = None,
         known: KnownCaptions | None = None,
+        graph: bool | str = "auto",
     ):
         super().__init__()
         settings = {
@@ -108,7 +113,7 @@ class FlowPipeline(DiffusionPipeline):
         _check_parts(text_encoder, text_head, velocity_net, vae)
         self.register_modules(text_encoder=text_encoder, text_head=text_head, velocity_net=velocity_net, vae=vae)
         self.register_to_config(**settings, source=source)
-        self.known = known
+        self.known, self.graph = known, graph
         self.image_processor = VaeImageProcessor(vae_scale_factor=vae.factor)
 
     @classmethod
@@ -227,6 +232,7 @@ class FlowPipeline(DiffusionPipeline):
         return_dict: bool = True,
         callback_on_step_end: Callable | None = None,
         callback_on_step_end_tensor_inputs: Sequence[str] = ("latents",),
+        graph: bool | str | None = None,
     ) -> FlowPipelineOutput | tuple:
         """Generate ``num_images_per_prompt`` images for each prompt.
 
@@ -245,6 +251,7 @@ class FlowPipeline(DiffusionPipeline):
             callback_on_step_end: as in diffusers, called with (pipeline, step, t, {"latents": x}). Latents in the dict
                 that it returns replace the state. Not supported with the adaptive solver 'dopri5'.
             callback_on_step_end_tensor_inputs: also ``"stats"``, the step's row of the trace, (B, 5), on the device.
+            graph: whether to capture the velocity in a CUDA graph (True, False or ``"auto"``); None is the pipeline's.
         """
         own = self.config
         num_inference_steps = own.num_inference_steps if num_inference_steps is None else num_inference_steps
@@ -271,18 +278,20 @@ class FlowPipeline(DiffusionPipeline):
             z0 = self.prepare_latents(mu, logvar, z0_mode, generator, align_variance)
         else:
             z0 = _aligned(latents.float(), align_variance)
-        z0 = z0.to(self.velocity_net.device)
+        z0 = z0.to(self._execution_device)
 
         # 3. the flow
         z1, trace = self.flow(
             z0, plan, solver=solver, guidance=guidance, gain=gain, dt_scale=dt_scale, time_dir=time_dir,
             dtype=velocity_dtype, callback=callback_on_step_end, seen=callback_on_step_end_tensor_inputs,
+            graph=self.graph if graph is None else graph,
         )  # fmt: skip
 
         # 4. pictures, and the three looks
         decoded = self.vae.decode(z1.to(self.vae.dtype)).float()
         first = self.vae.decode(z0.to(self.vae.dtype)).float()
-        probes = {"A": Probe.of(first, z0), "B": trace.values[0, :, 2].mean().item(), "C": Probe.of(decoded, z1)}
+        before, after = Probe.of((first, z0), (decoded, z1))
+        probes = {"A": before, "B": trace.values[0, :, 2].mean().item(), "C": after}
         images = z1 if output_type == "latent" else self.image_processor.postprocess(decoded, output_type=output_type)
         self.maybe_free_model_hooks()
         if not return_dict:

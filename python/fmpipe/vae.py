@@ -70,6 +70,7 @@ class LatentVAE(ModelMixin, ConfigMixin):
         latents_std: Sequence[float] | None = None,
     ):
         super().__init__()
+        self._constants = None, None
         if kind not in _KINDS:
             raise ValueError(f"LatentVAE: unknown kind {kind!r}; choose one of {', '.join(_KINDS)}")
         arguments = signature(_KINDS[kind].__init__).parameters
@@ -273,12 +274,14 @@ class LatentVAE(ModelMixin, ConfigMixin):
     def shift_scale(self, like: Tensor) -> tuple[float | Tensor, float | Tensor]:
         """Shift, scale: numbers, or (C, 1, 1) of like's dtype and device. No buffers: bf16 would round them."""
         config = self.config
-        shift, scale = config.shift_factor or 0.0, config.scaling_factor
-        if config.latents_mean is not None:
-            shift = like.new_tensor(config.latents_mean).view(-1, 1, 1)
-        if config.latents_std is not None:
-            scale = scale / like.new_tensor(config.latents_std).view(-1, 1, 1)
-        return shift, scale
+        scale, shift, mean, std = (getattr(config, name) for name in _NEUTRAL)
+        key = like.device, like.dtype, type(like), shift, scale, tuple(mean or ()), tuple(std or ())
+        if self._constants[0] != key:  # a GPU gets them once, not at every call
+            with torch.inference_mode(False):  # also for calls with gradients
+                shift = shift or 0.0 if mean is None else like.new_tensor(mean).view(-1, 1, 1)
+                scale = scale if std is None else scale / like.new_tensor(std).view(-1, 1, 1)
+            self._constants = key, (shift, scale)
+        return self._constants[1]
 
     def _scaled(self, latent: Tensor) -> Tensor:
         shift, scale = self.shift_scale(latent)

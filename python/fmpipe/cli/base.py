@@ -228,8 +228,14 @@ def check_options(**settings) -> None:
 
 def check_device(name: str) -> None:
     """Refuse what cannot be the name of a device; imports nothing."""
-    if not re.fullmatch(r"auto|cpu|mps|(cuda|xpu)(:\d+)?", name):
+    if not re.fullmatch(r"auto|cpu|mps|(cuda|xpu)(:\d+)?", name) and not is_custom(name):
         raise Refused(f"--device must be auto, cpu, cuda, cuda:N, mps or xpu, got {name!r}")
+
+
+def is_custom(name: str) -> bool:
+    """True for a device that a plug-in of torch has registered under its own name (PrivateUse1), such as ``npu``."""
+    torch = sys.modules.get("torch")  # plug-ins import it
+    return torch is not None and name.partition(":")[0] == torch._C._get_privateuse1_backend_name()
 
 
 def device_of(name: str) -> str:
@@ -239,8 +245,7 @@ def device_of(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = name.partition(":")
-    backend = {"cuda": torch.cuda, "xpu": torch.xpu, "mps": torch.mps}.get(kind)
-    count = 1 if backend is None else backend.device_count()
+    count = 1 if kind == "cpu" else torch.get_device_module(kind).device_count()
     if int(index or 0) >= count:
         built = f"torch {torch.__version__} sees {count} {kind} device{'s' * (count != 1)}"
         raise Refused(f"--device {name}: {built}; use --device cpu, or install a build of torch for your GPU")

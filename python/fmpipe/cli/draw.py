@@ -1,5 +1,6 @@
 """``fmpipe generate``, ``sweep``, ``interpolate``, ``arith``: images of prompts."""
 
+import math
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -36,7 +37,7 @@ from fmpipe.cli.base import (
     slug,
     write,
 )
-from fmpipe.cli.progress import Bars
+from fmpipe.cli.progress import Bars, LatestReading
 from fmpipe.page import Run, page
 from fmpipe.ranks import OtherRankError, Ranks
 from fmpipe.sampling import Dtype, TimeDirection
@@ -95,7 +96,7 @@ class Sampling:
 
         frames: receives the state after every step.
         """
-        total = self.steps or pipe.config.num_inference_steps
+        total, latest = self.steps or pipe.config.num_inference_steps, LatestReading()
 
         def step_end(pipe, step, t, tensors):
             if each_step is not None:
@@ -104,7 +105,7 @@ class Sampling:
                 frames.append(tensors["latents"])
             state = ""
             if bars.shown:
-                x, v = tensors["stats"][:, :2].mean(0).tolist()
+                x, v = latest(tensors["stats"][:, :2].mean(0)) or (math.nan, math.nan)
                 state = f"t={t:.2f} |x|={x:.4f} |v|={v:.4f}"
             bars.update(title, step + 1, total, state)
 

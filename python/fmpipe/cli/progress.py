@@ -7,6 +7,26 @@ from fmpipe.cli.base import err, say
 INTERVAL = 5.0  # seconds between two lines of one task
 
 
+class LatestReading:
+    """Numbers of a tensor for people to watch: on a GPU those of an earlier call, so that nothing waits for it."""
+
+    def __init__(self):
+        self.copied = self.host = self.numbers = None
+
+    def __call__(self, x) -> list[float] | None:
+        """Return the newest numbers that have arrived, None before the first."""
+        import torch
+
+        if x.is_cpu:
+            return x.tolist()
+        if self.copied is None or self.copied.query():
+            self.numbers = self.host.tolist() if self.host is not None else None
+            self.host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
+            self.copied = torch.Event(x.device.type)
+            self.copied.record()
+        return self.numbers
+
+
 class Bars:
     """Named progress bars::
 

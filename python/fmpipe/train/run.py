@@ -1,5 +1,6 @@
 """A run from its config: its stages in order, each resumed where it was cut."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,9 @@ def run(
         torch.cuda.set_device(device)
     if device in ("mps", "xpu"):
         raise ValueError(f"training on {device} is not supported: use cuda or cpu")
+    if device and torch.device(device).type == torch._C._get_privateuse1_backend_name():
+        AcceleratorState._reset_state(reset_partial_state=True)
+        os.environ["ACCELERATE_TORCH_DEVICE"] = device  # accelerate does not look for a plug-in's devices itself
     accelerator = Accelerator(mixed_precision=config.precision, cpu=device == "cpu" or not torch.cuda.is_available())
     if config.precision == "fp16" and accelerator.device.type == "cpu":
         raise ValueError("precision 'fp16' needs a GPU (accelerate would train in fp32 here): use bf16 or no")

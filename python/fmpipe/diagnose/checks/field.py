@@ -21,7 +21,7 @@ TIMES = (0.1, 0.37, 0.63, 0.9)  # those of the debugging notes
 def scale(x0: Tensor, x1: Tensor, path: Path | None = None, *, generator: torch.Generator | None = None) -> dict:
     """``E|z0|``, ``E|z1|``, ``E|x_t|``, ``E|v*|``: batch means of 2-norms, x_t at t drawn evenly from [0, 1]."""
     check_ends("scale", x0, x1)
-    t = torch.rand(len(x0), generator=generator, device=x0.device)
+    t = torch.rand(len(x0), generator=generator, device=generator.device if generator else x0.device).to(x0.device)
     pairs = (x0, x1), (path or PATHS["psi"]).pair(t.to(times_of(x0, 0.0)), x0, x1)
     norms = [x for a, b in pairs for x in velocity_stats(a, v_target=b).sums[:, 1:3].sqrt().mean(0).tolist()]
     return dict(zip(("z0", "z1", "x_t", "v*"), norms, strict=True))
