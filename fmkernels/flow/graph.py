@@ -30,7 +30,7 @@ CAPTURES: dict[str, Callable[[Callable[[], Tensor]], tuple[Tensor, Callable[[], 
 class Captured:
     """``velocity(x, t)`` replayed from a graph: one launch instead of about a thousand for a 256 px network.
 
-    x must be the same tensor at every call; its values are read anew. The output is one buffer, which the next call
+    x must be the same tensor at every call; its current values are used. The output is one buffer, which the next call
     overwrites. The graph is captured at the first call and reads the weights where they were then. If the velocity
     cannot be captured, one warning gives the reason and it is called as it is.
     """

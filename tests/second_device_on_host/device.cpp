@@ -224,7 +224,6 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       for (const c10::IValue& item : value.toListRef())
         if (item.isTensor()) {
           check_tensor(item.toTensor(), name, index);
-          if (index && item.toTensor().defined() && item.toTensor().scalar_type() == at::kBool) synchronizes("nonzero");
           if (index && item.toTensor().defined() && item.toTensor().is_cpu()) synchronizes("host to device");
         }
     } else if (value.isGenerator() && value.toGenerator().defined()) {
@@ -298,8 +297,9 @@ at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std:
                        at::IntArrayRef output_padding, int64_t groups) {
   for (const at::Tensor& part : {x, weight, bias.value_or(at::Tensor())}) check_tensor(part, "aten::convolution", false);
   const Quiet inside;
+  // Contiguous: the composite group norm of a device without its own kernel takes views of it.
   return from_host(at::convolution(on_host(x), on_host(weight), bias ? on_host(*bias) : at::Tensor(), stride, padding,
-                                   dilation, transposed, output_padding, groups));
+                                   dilation, transposed, output_padding, groups).contiguous());
 }
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
     const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight, at::IntArrayRef stride,
