@@ -322,6 +322,18 @@ def test_to_moves_every_part_and_draws_the_same(pipe, tmp_path):
     assert run(loaded).z1.dtype == torch.float32  # the state, whatever the network's
 
 
+def test_a_text_encoder_may_be_any_module(pipe):
+    class Letters(torch.nn.Module):
+        tokens, dim = pipe.text_encoder.tokens, pipe.text_encoder.dim
+
+        def forward(self, prompts):
+            return pipe.text_encoder(prompts)
+
+    parts = {name: part for name, part in pipe.components.items() if name != "text_encoder"}
+    drawn = run(FlowPipeline(Letters(), **parts)).z1
+    assert torch.equal(drawn, run(pipe).z1)
+
+
 def test_the_progress_bar_can_be_shut_off(pipe, capsys):
     for disable in (False, True):
         pipe.set_progress_bar_config(disable=disable)

@@ -159,6 +159,11 @@ class FlowPipeline(DiffusionPipeline):
             text_encoder = load_text_encoder(text_encoder, tokens=networks.text_head.config.tokens)
         return cls(text_encoder, networks.text_head, networks.velocity_net, LatentVAE.from_ldm(vae), **options)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the velocity network; diffusers asks the text encoder, which may be any module."""
+        return self.velocity_net.device
+
     # Text to z0
 
     @torch.no_grad()
