@@ -70,7 +70,7 @@ def test_what_is_wrong_is_found(problems_of, kernel, block, complaint, target):
 def test_every_kernel_is_recorded_in_every_dtype():
     found = triton_check.recorded()
     names = {launch.name.split(" ")[0] for launch in found}
-    sources = (Path(triton_check.__file__).parent.parent / "fmkernels" / "triton").glob("[a-z]*.py")
+    sources = (Path(triton_check.__file__).parent.parent / "fmkernels" / "triton").glob("*.py")
     launched = {
         f"{path.stem}.{name}" for path in sources for name in re.findall(r"\blaunch\(\s*(_\w+)", path.read_text())
     }
@@ -78,3 +78,22 @@ def test_every_kernel_is_recorded_in_every_dtype():
     assert names == launched
     for dtype in ("f32x", "f16x", "bf16x"):
         assert sum(f",{dtype}" in launch.name or f" {dtype}" in launch.name for launch in found) > 50
+
+
+@pytest.mark.parametrize("target", triton_check.TARGETS)
+def test_a_table_is_filled_by_one_kernel_whatever_the_addresses(target):
+    """Triton specializes on integers that are 1, multiples of 16, or short: encoded, they are none of that."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler.compiler import make_backend
+    from triton.runtime.jit import native_specialize_impl
+
+    from fmkernels.triton._table import _encode
+
+    backend = make_backend(GPUTarget(*triton_check.TARGETS[target]))
+
+    def kinds(values):
+        return set(zip(*native_specialize_impl(backend, values, False, True, True), strict=True))
+
+    values = (0, 1, 7, 8, 16, 1 << 31, 0x7F00_0000_0010, (1 << 57) - 1)
+    assert len(kinds(values)) > 1
+    assert len(kinds(tuple(map(_encode, values)))) == 1

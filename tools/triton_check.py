@@ -32,8 +32,8 @@ TARGETS = {
     "sm_120": ("cuda", 120, 32),
     "gfx942": ("hip", "gfx942", 64),
 }
-# These add up a few partial sums, or numbers of each sample: nothing there is worth 16 bytes.
-TINY = {"_to_times", "_statistics", "_combine", "_summary"}
+# These add up a few partial sums, or numbers of each sample, or write a table: nothing there is worth 16 bytes.
+TINY = {"_to_times", "_statistics", "_combine", "_summary", "_fill"}
 
 
 @dataclasses.dataclass
@@ -143,6 +143,8 @@ def recorded():
     ops(torch.bfloat16, torch.bfloat16, 1)
     mixed = [torch.empty(64, dtype=dtype) for dtype in (torch.float32, *halves)]
     ours.tdp_group(mixed, mixed, mixed, mixed, torch.empty(2), 1.0)  # read by their codes
+    ours.tdp_group(*[[torch.empty(64)] * 64] * 4, torch.empty(2), 1.0)  # as many as one launch puts into a table
+    ours.td_norm([torch.empty(2, 64)] * 128, torch.empty(128 * 64), None, None, 1e-5, True)
     _launch.hooks.remove(record)
     return list(found.values())
 

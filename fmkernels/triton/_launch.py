@@ -1,9 +1,10 @@
-"""Where kernels start: block sizes by size, the tensors' device, tables of addresses, opt-in tuning."""
+"""Where kernels start: block sizes by size, the tensors' device, opt-in tuning."""
 
 import functools
+import math
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import triton
@@ -27,17 +28,29 @@ def launch(kernel, grid: int, *args, threads: int = 128, **meta) -> None:
     """Starts ``grid`` programs on the device of the first tensor, in its current stream; none if there are none."""
     if grid == 0:
         return
-    stand_ins = [hook(kernel, grid, args, {**meta, "threads": threads}) for hook in hooks]
-    if any(stand_ins):
-        return
+    if hooks:
+        stand_ins = [hook(kernel, grid, args, {**meta, "threads": threads}) for hook in hooks]
+        if any(stand_ins):
+            return
     meta |= options(threads, WARP)
-    if isinstance(kernel, triton.runtime.Autotuner):
+    if TUNED and isinstance(kernel, triton.runtime.Autotuner):
         meta = {name: value for name, value in meta.items() if name not in kernel.configs[0].all_kwargs()}
-    device = next(x.device for x in args if isinstance(x, Tensor))
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        kernel[(grid,)](*args, **meta)
+    for x in args:
+        if isinstance(x, Tensor):
+            break
+    with on(x.get_device()):
+        kernel.run(*args, grid=(grid,), warmup=False, **meta)  # kernel[(grid,)] makes a function first, in 1 µs
 
 
+_here = nullcontext()
+
+
+def on(index: int) -> AbstractContextManager:
+    """Makes the GPU of that index the current one; does nothing for the CPU, -1, and for the current GPU."""
+    return _here if index < 0 or index == torch.cuda.current_device() else torch.cuda.device(index)
+
+
+@functools.lru_cache
 def options(threads: int, warp: int) -> dict[str, int]:
     """What is asked of the compiler for programs of that many threads, on a device with warps of that many.
 
@@ -66,25 +79,41 @@ def tunable(key: str, *, blocks: Sequence[int] = (), written: Sequence[str] = ()
     return wrap
 
 
-def cut(count: int, n: int) -> tuple[int, int, int, dict[str, int]]:
-    """For ``count`` samples of n elements: n, the chunks of one, all programs, the constants of a kernel of one."""
+@functools.lru_cache(maxsize=1024)
+def cut(sizes: tuple[int, ...]) -> tuple[int, int, int, dict[str, int]]:
+    """For a batch (B, ...) of these sizes: the elements n of a sample, its chunks, all programs, their constants."""
+    count, n = samples(sizes)
     chunk = next(chunk for limit, chunk in CHUNKS.items() if n <= limit)
-    chunks = triton.cdiv(n, chunk)
+    chunks = cdiv(n, chunk)
     return n, chunks, count * chunks, {"CHUNK": chunk, "BLOCK": BLOCK}
 
 
-def samples(x: Tensor) -> tuple[int, int]:
-    """(B, n) of a batch (B, ...)."""
-    return x.shape[0], x.numel() // max(x.shape[0], 1)
+def cdiv(a: int, b: int) -> int:
+    """ceil(a / b); ``triton.cdiv``, which kernels call too, takes 2 µs."""
+    return -(-a // b)
 
 
-def promoted(*tensors: Tensor) -> torch.dtype:
+def samples(sizes: tuple[int, ...]) -> tuple[int, int]:
+    """(B, n) of a batch (B, ...) of these sizes."""
+    return sizes[0], math.prod(sizes[1:]) if sizes[0] else 0
+
+
+def promoted(x: Tensor, *others: Tensor) -> torch.dtype:
     """torch's promotion of the tensors' dtypes."""
-    return functools.reduce(torch.promote_types, {x.dtype for x in tensors})
+    dtype = x.dtype
+    for other in others:
+        if other.dtype is not dtype:
+            dtype = torch.promote_types(dtype, other.dtype)
+    return dtype
 
 
 def dense(x: Tensor | None) -> Tensor | None:
     return x if x is None else x.contiguous()
+
+
+def empty(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A dense tensor of x's shape, in x's dtype unless told; in half the time of ``x.new_empty(x.shape)``."""
+    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def aligned(addresses: Sequence[int], sizes: Sequence[int]) -> bool:
@@ -101,27 +130,3 @@ class InPlace:
     def commit(self) -> None:
         if self.x is not None and self.work is not self.x:
             self.x.copy_(self.work)
-
-
-def table(device: torch.device, rows: Callable[..., list[list[int]]], *key) -> Tensor:
-    """``rows(*key)`` as int64 on the device: made once and reused for as long as the key, addresses mostly, repeats."""
-    made = _table(device, rows, key)
-    if device.type == "cuda":
-        if torch.cuda.is_current_stream_capturing():
-            _captured.append(made)  # the graph knows its address only
-        else:
-            made.record_stream(torch.cuda.current_stream(device))
-    return made
-
-
-_captured: list[Tensor] = []
-
-
-@functools.lru_cache(maxsize=256)
-def _table(device, rows, key):
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            "fmkernels: a graph is being captured, and the table of addresses of a tdp_group, or of a listed or wide "
-            "norm, is not on the device; make the same call on the same tensors once before capturing"
-        )
-    return torch.tensor(rows(*key), dtype=torch.int64).to(device)  # waits: streams of all kinds will read it

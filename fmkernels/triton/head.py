@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fmkernels.triton._launch import PARTS, cut, dense, launch, promoted, samples, tunable
+from fmkernels.triton._launch import PARTS, cdiv, cut, dense, empty, launch, promoted, samples, tunable
 from fmkernels.triton._math import add_up, block_of, exp, get, largest, leave, nonfinite, put
 
 WIDTH = 512  # columns of a program: few, because latents are small and the samples are gone through one by one
@@ -137,12 +137,12 @@ def _reparameterize_backward(
 
 
 def reparameterize(mu, logvar, eps, low, high):
-    count, n = samples(mu)
-    blocks = triton.cdiv(n, WIDTH)
-    z = mu.new_empty(mu.shape, dtype=promoted(mu, logvar))
+    count, n = samples(mu.shape)
+    blocks = cdiv(n, WIDTH)
+    z = empty(mu, promoted(mu, logvar))
     parts, sums, kl, stats = (
-        mu.new_empty(shape, dtype=torch.float32)
-        for shape in ((count, blocks), (SUMS.value, blocks), (count,), (SUMS.value,))
+        mu.new_empty(*sizes, dtype=torch.float32)
+        for sizes in ((count, blocks), (SUMS.value, blocks), (count,), (SUMS.value,))
     )
     inputs = dense(mu), dense(logvar), dense(eps)
     launch(_reparameterize, blocks, *inputs, z, parts, sums, count, n, blocks, low, high, BLOCK=WIDTH, threads=64)
@@ -151,8 +151,8 @@ def reparameterize(mu, logvar, eps, low, high):
 
 
 def reparameterize_backward(grad_z, grad_kl, mu, logvar, eps, low, high):
-    n, chunks, grid, tile = cut(*samples(mu))
-    to_mu, to_logvar = mu.new_empty(mu.shape), logvar.new_empty(logvar.shape)
+    n, chunks, grid, tile = cut(mu.shape)
+    to_mu, to_logvar = empty(mu), empty(logvar)
     inputs = (dense(x) for x in (grad_z, grad_kl, mu, logvar, eps))
     launch(_reparameterize_backward, grid, *inputs, to_mu, to_logvar, n, chunks, low, high, **tile)
     return to_mu, to_logvar

@@ -4,12 +4,18 @@ RMS norm: mean = 0, rstd = 1 / (|s| d^(-1/2) + eps). Layer norm: rstd = 1 / sqrt
 Rows up to ROW wide are held in registers, a few at a time; wider ones and lists of tensors are ``norm_wide``'s.
 """
 
+import functools
+import math
+from operator import attrgetter
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from fmkernels.triton import norm_wide
-from fmkernels.triton._launch import InPlace, dense, launch, promoted, tunable
+from fmkernels.triton._launch import InPlace, cdiv, dense, empty, launch, promoted, tunable
 from fmkernels.triton._math import get, put
 from fmkernels.triton.norm_wide import along_h, rstd_of
 
@@ -122,89 +128,105 @@ def _add_runs(parts, to_scale, to_offset, width, tiles, runs, COLUMNS: tl.conste
     put(to_offset, which * width + column, offset_sum.to(tl.float32), inside)
 
 
-class Shape:
-    """What the kernels need to know of x (a list of dense tensors) and of how many rows scale has."""
+class Shape(NamedTuple):
+    """What the kernels need to know of the sizes of x (a list of tensors) and of how many rows scale has."""
 
-    def __init__(self, x, scale):
-        self.x = [dense(part) for part in x]
-        self.width = sum(part.shape[-1] for part in x)
-        self.rows = x[0].shape[:-1].numel()
-        self.scales = scale.shape[0] if scale.dim() == 2 else 1
-        self.per_scale = max(1, self.rows // max(1, self.scales))
-        self.in_registers = len(x) == 1 and self.width <= ROW
-
-    def row_tile(self):
-        """Rows and columns a program holds at a time."""
-        block = next(widest for widest in ROWS if self.width <= widest)
-        rows, threads = ROWS[block]
-        return {"ROWS": rows, "BLOCK": block, "threads": threads}
+    sizes: tuple[int, ...]  # of the result
+    widths: tuple[int, ...]  # of the tensors
+    rows: int
+    width: int
+    scales: int
+    per_scale: int
+    tile: dict[str, int] | None  # rows and columns a program holds at a time; None if registers do not hold a row
 
 
-def _row_stride(parameter):
+@functools.lru_cache(maxsize=1024)
+def _shape(sizes, scale):
+    """The Shape for tensors and a scale of these sizes."""
+    widths, leading = tuple(size[-1] for size in sizes), sizes[0][:-1]
+    rows, width, scales, tile = math.prod(leading), sum(widths), scale[0] if len(scale) == 2 else 1, None
+    if len(sizes) == 1 and width <= ROW:
+        block = next(widest for widest in ROWS if width <= widest)
+        tile = {"ROWS": ROWS[block][0], "BLOCK": block, "threads": ROWS[block][1]}
+    return Shape((*leading, width), widths, rows, width, scales, max(1, rows // max(1, scales)), tile)
+
+
+_size = attrgetter("shape")
+
+
+def _shape_of(x, scale):
+    """The list of dense tensors, and its Shape."""
+    if not all(map(Tensor.is_contiguous, x)):
+        x = [dense(part) for part in x]
+    return x, _shape(tuple(map(_size, x)), scale.shape)
+
+
+def _row_stride(parameter, shape):
     """(the parameter, or a copy with dense rows, and the distance between its rows)"""
     if parameter is None:
         return None, 0
-    if parameter.shape[-1] > 1 and parameter.stride(-1) != 1:
+    strides = parameter.stride()
+    if strides[-1] != 1 and shape.width > 1:
         parameter = parameter.contiguous()
-    return parameter, parameter.stride(0) if parameter.dim() == 2 and parameter.shape[0] > 1 else 0
+        strides = parameter.stride()
+    return parameter, strides[0] if shape.scales > 1 else 0
 
 
-def _run(x, scale, offset, residual, eps, center, y, summed):
+def _run(x, shape, scale, offset, residual, eps, center, y, summed):
     """Fills y, and summed if there is a residual, both dense; returns (mean, rstd) of each row."""
-    shape = Shape(x, scale)
-    stat = x[0].new_empty((shape.rows, 2), dtype=torch.float32)
-    residual = dense(residual)
-    (scale, scale_stride), (offset, offset_stride) = _row_stride(scale), _row_stride(offset)
-    strides = scale_stride, offset_stride
+    stat = x[0].new_empty(shape.rows, 2, dtype=torch.float32)
     if shape.width == 0:
         return stat.fill_(torch.nan)  # of nothing
-    if not shape.in_registers:
-        norm_wide.forward(shape, residual, scale, offset, y, summed, stat, strides, eps, center)
+    residual = dense(residual)
+    (scale, scale_stride), (offset, offset_stride) = _row_stride(scale, shape), _row_stride(offset, shape)
+    strides = scale_stride, offset_stride
+    if shape.tile is None:
+        norm_wide.forward(x, shape, residual, scale, offset, y, summed, stat, strides, eps, center)
         return stat
-    tile = shape.row_tile()
     launch(
-        _rows, triton.cdiv(shape.rows, tile["ROWS"]), shape.x[0], residual, scale, offset, y, summed, stat,
-        shape.rows, shape.width, shape.per_scale, *strides, eps, 1 / shape.width, CENTER=center,
-        SHARED=shape.scales == 1, **tile,
+        _rows, cdiv(shape.rows, shape.tile["ROWS"]), x[0], residual, scale, offset, y, summed, stat, shape.rows,
+        shape.width, shape.per_scale, *strides, eps, 1 / shape.width, CENTER=center, SHARED=shape.scales == 1,
+        **shape.tile,
     )  # fmt: skip
     return stat
 
 
 def td_norm(x, scale, offset, residual, eps, center):
-    sizes = (*x[0].shape[:-1], sum(part.shape[-1] for part in x))
-    dtype = promoted(x[0]) if residual is None else promoted(x[0], residual)
-    y = x[0].new_empty(sizes, dtype=dtype)
-    summed = None if residual is None else x[0].new_empty(sizes, dtype=dtype)
-    stat = _run(x, scale, offset, residual, eps, center, y, summed)
+    x, shape = _shape_of(x, scale)
+    dtype = x[0].dtype if residual is None else promoted(x[0], residual)
+    y = x[0].new_empty(*shape.sizes, dtype=dtype)
+    summed = None if residual is None else torch.empty_like(y)
+    stat = _run(x, shape, scale, offset, residual, eps, center, y, summed)
     return y, x[0].new_empty(0, dtype=torch.float32) if summed is None else summed, stat
 
 
 def td_norm_out(x, scale, offset, residual, eps, center, y, sum):
+    x, shape = _shape_of(x, scale)
     y_target, sum_target = InPlace(y), InPlace(sum)
-    _run(x, scale, offset, residual, eps, center, y_target.work, sum_target.work)
+    _run(x, shape, scale, offset, residual, eps, center, y_target.work, sum_target.work)
     y_target.commit()
     sum_target.commit()
 
 
 def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center):
-    shape, wide = Shape(s, scale), {"dtype": torch.float32, "device": scale.device}
-    to_s = s[0].new_empty((*s[0].shape[:-1], shape.width))
-    to_scale, to_offset = torch.empty(scale.shape, **wide), torch.empty(scale.shape, **wide)
+    s, shape = _shape_of(s, scale)
+    to_s = s[0].new_empty(*shape.sizes)
+    to_scale, to_offset = empty(scale, torch.float32), empty(scale, torch.float32)
     if shape.rows == 0 or shape.width == 0:
         return to_s, to_scale.zero_(), to_offset.zero_()
-    scale, stride = _row_stride(scale)
+    scale, stride = _row_stride(scale, shape)
     grad, more, stat, group = dense(grad_y), dense(grad_sum), dense(stat), shape.per_scale
     rounded = s[0].dtype in (torch.float16, torch.bfloat16)
-    if not shape.in_registers:
-        norm_wide.backward(shape, grad, more, scale, stat, to_s, to_scale, to_offset, stride, eps, center, rounded)
+    if shape.tile is None:
+        norm_wide.backward(s, shape, grad, more, scale, stat, to_s, to_scale, to_offset, stride, eps, center, rounded)
         return to_s, to_scale, to_offset
-    tile = shape.row_tile()
-    run = triton.cdiv(max(tile["ROWS"], triton.cdiv(group, RUNS)), tile["ROWS"]) * tile["ROWS"]
-    runs, tiles = triton.cdiv(group, run), triton.cdiv(shape.width, COLUMNS)
-    parts = torch.empty((shape.scales * runs, 2, shape.width), **wide)
+    at_once = shape.tile["ROWS"]
+    run = cdiv(max(at_once, cdiv(group, RUNS)), at_once) * at_once
+    runs, tiles = cdiv(group, run), cdiv(shape.width, COLUMNS)
+    parts = scale.new_empty(shape.scales * runs, 2, shape.width, dtype=torch.float32)
     launch(
-        _rows_backward, len(parts), grad, more, shape.x[0], scale, stat, to_s, parts, group, shape.width, stride,
-        run, runs, eps, 1 / shape.width, CENTER=center, ROUNDED=rounded, **tile,
+        _rows_backward, shape.scales * runs, grad, more, s[0], scale, stat, to_s, parts, group, shape.width, stride,
+        run, runs, eps, 1 / shape.width, CENTER=center, ROUNDED=rounded, **shape.tile,
     )  # fmt: skip
     launch(_add_runs, shape.scales * tiles, parts, to_scale, to_offset, shape.width, tiles, runs, COLUMNS=COLUMNS)
     return to_s, to_scale, to_offset

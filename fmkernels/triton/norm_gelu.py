@@ -1,9 +1,11 @@
 """gelu(a) * b with the exact gelu, x Phi(x)."""
 
+import math
+
 import torch
 import triton.language as tl
 
-from fmkernels.triton._launch import cut, dense, launch, promoted, tunable
+from fmkernels.triton._launch import cut, dense, empty, launch, promoted, tunable
 from fmkernels.triton._math import block_of, get, normal, put
 
 
@@ -35,25 +37,28 @@ def _gelu_mul_backward(grad, a, b, to_a, to_b, n, stride, chunks, CHUNK: tl.cons
 
 
 def _halves(a, b):
-    """(gate, up, rows, elements of a row, distance of rows), dense."""
+    """(gate, up, (rows, elements of a row), distance of rows), dense."""
+    a = dense(a)
     if b is not None:
-        return dense(a), dense(b), 1, a.numel(), 0
-    a, n = dense(a), a.shape[-1] // 2
-    return a, a[..., n:], a.shape[:-1].numel(), n, 2 * n
+        return a, dense(b), (1, a.numel()), 0
+    n = a.shape[-1] // 2
+    return a, a[..., n:], (math.prod(a.shape[:-1]), n), 2 * n
 
 
 def gelu_mul(a, b):
-    gate, up, rows, n, stride = _halves(a, b)
-    n, chunks, grid, tile = cut(rows, n)
-    sizes = a.shape if b is not None else (*a.shape[:-1], n)
-    out = a.new_empty(sizes, dtype=promoted(gate, up))
+    gate, up, sizes, stride = _halves(a, b)
+    n, chunks, grid, tile = cut(sizes)
+    if b is not None:
+        out = empty(gate, promoted(gate, up))
+    else:
+        out = a.new_empty(*a.shape[:-1], n)
     launch(_gelu_mul, grid, gate, up, out, n, stride, chunks, **tile)
     return out
 
 
 def gelu_mul_backward(grad, a, b):
-    gate, up, rows, n, stride = _halves(a, b)
-    n, chunks, grid, tile = cut(rows, n)
+    gate, up, sizes, stride = _halves(a, b)
+    n, chunks, grid, tile = cut(sizes)
     to_a = torch.empty_like(gate)
     to_b = torch.empty_like(up) if b is not None else to_a[..., n:]
     launch(_gelu_mul_backward, grid, dense(grad), gate, up, to_a, to_b, n, stride, chunks, **tile)

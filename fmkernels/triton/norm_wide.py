@@ -1,14 +1,19 @@
 """The norms of rows that registers do not hold, or that are given as a list of tensors: gone through in tiles.
 
-A table has a row for each tile: its address in the first row, how far rows are apart, its elements, its first column.
+A table has a row for each tile: the width and the address of its tensor, and the tile's first column in it, and the
+tensor's first column in the row.
 """
+
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from fmkernels.triton._launch import DTYPES, aligned, launch, table
+from fmkernels.triton._launch import DTYPES, aligned, launch
 from fmkernels.triton._math import get, put
+from fmkernels.triton._table import planned, table
 
 TILE = 1024  # columns at a time
 FIELDS = tl.constexpr(4)  # of the table
@@ -31,21 +36,20 @@ def along_h(mean_gh, rstd, eps, CENTER: tl.constexpr):
 
 
 @triton.jit
-def _tile(tiles, k, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+def _tile(tiles, k, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr):
     """Tile k of rows that are given in parts: where it is in the first, how far rows are apart, its size and column."""
     at = tiles + k * FIELDS
-    address, stride, n, column = tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
-    pointer = address.to(tl.pointer_type(DTYPE), bitcast=True)
+    stride, address, begin, column = tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
+    pointer, begin = address.to(tl.pointer_type(DTYPE), bitcast=True), tl.multiple_of(begin, TILE)
     if ALIGNED:
-        pointer, stride = tl.multiple_of(pointer, 16), tl.multiple_of(stride, 8)
-        n, column = tl.multiple_of(n, 8), tl.multiple_of(column, 8)
-    return pointer, stride, n, column
+        pointer, stride, column = tl.multiple_of(pointer, 16), tl.multiple_of(stride, 8), tl.multiple_of(column, 8)
+    return pointer + begin, stride, tl.minimum(stride - begin, TILE), column + begin
 
 
 @triton.jit
 def _part(tiles, k, row, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr):
     """The elements of tile k, their columns, and which of them are inside."""
-    pointer, stride, n, column = _tile(tiles, k, DTYPE, ALIGNED)
+    pointer, stride, n, column = _tile(tiles, k, DTYPE, ALIGNED, TILE)
     i = tl.arange(0, TILE)
     return get(pointer, row * stride + i, i < n), column + i, i < n, n
 
@@ -146,7 +150,7 @@ def _wide_columns(
     if ALIGNED:
         width = tl.multiple_of(width, 8)
     scale_sum, offset_sum = tl.zeros([TILE], tl.float32), tl.zeros([TILE], tl.float32)
-    pointer, stride, n, column = _tile(tiles, k, DTYPE, ALIGNED)
+    pointer, stride, n, column = _tile(tiles, k, DTYPE, ALIGNED, TILE)
     i = tl.arange(0, TILE)
     inside = i < n
     for local in range(group):
@@ -159,32 +163,32 @@ def _wide_columns(
     put(to_offset, which * width + column + i, offset_sum, inside)
 
 
-def _make_tiles(addresses, widths, itemsize):
-    tiles, column = [], 0
-    for address, width in zip(addresses, widths, strict=True):
-        for begin in range(0, width, TILE):
-            tiles.append([address + begin * itemsize, width, min(TILE, width - begin), column + begin])
-        column += width
-    return tiles
+class Tiles(NamedTuple):
+    """The table of a list of tensors, and the constants of the kernels that read it."""
+
+    rows: Tensor
+    meta: dict[str, object]
 
 
-def _tiles_of(x):
-    """The table of a list of dense tensors, and the constants of the kernels that read it."""
-    addresses, widths = tuple(part.data_ptr() for part in x), tuple(part.shape[-1] for part in x)
-    tiles = table(x[0].device, _make_tiles, addresses, widths, x[0].element_size())
-    return tiles, {"DTYPE": DTYPES[x[0].dtype], "ALIGNED": aligned(addresses, widths), "TILE": TILE}
+def _tiles_of(x, widths):
+    return planned(_make_tiles, x[0].device, tuple(map(Tensor.data_ptr, x)), widths, x[0].dtype)
 
 
-def forward(shape, residual, scale, offset, y, total, stat, strides, eps, center):
-    tiles, meta = _tiles_of(shape.x)
+def _make_tiles(device, addresses, widths, dtype):
+    rows = table(device, list(zip(widths, addresses, strict=True)), TILE)
+    return Tiles(rows, {"DTYPE": DTYPES[dtype], "ALIGNED": aligned(addresses, widths), "TILE": TILE})
+
+
+def forward(x, shape, residual, scale, offset, y, total, stat, strides, eps, center):
+    tiles, meta = _tiles_of(x, shape.widths)
     launch(
         _wide, shape.rows, tiles, residual, scale, offset, y, total, stat, len(tiles), shape.width, shape.per_scale,
         *strides, eps, CENTER=center, **meta,
     )  # fmt: skip
 
 
-def backward(shape, grad, more, scale, stat, to_s, to_scale, to_offset, stride, eps, center, rounded):
-    tiles, meta = _tiles_of(shape.x)
+def backward(x, shape, grad, more, scale, stat, to_s, to_scale, to_offset, stride, eps, center, rounded):
+    tiles, meta = _tiles_of(x, shape.widths)
     count, used = len(tiles), torch.empty_like(stat, dtype=torch.float32)
     launch(
         _wide_backward, shape.rows, tiles, grad, more, scale, stat, to_s, used, count, shape.width, shape.per_scale,

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fmkernels.triton._launch import PARTS, cut, dense, launch, promoted, samples, tunable
+from fmkernels.triton._launch import PARTS, cdiv, cut, dense, empty, launch, promoted, tunable
 from fmkernels.triton._math import abs_without_nan, add_up, block_of, get, largest, leave, nonfinite, put
 
 COLUMNS = tl.constexpr(9)  # of the sums, in the order of csrc/shared/columns.h
@@ -145,7 +145,7 @@ def _summary(sums, t, out, samples, n, bins, ROWS: tl.constexpr, BLOCK: tl.const
 
 
 def _run_path(t, x0, x1, sigma_min, sigma_max, x_t, velocity):
-    n, chunks, grid, tile = cut(*samples(x0))
+    n, chunks, grid, tile = cut(x0.shape)
     ratio = _ratio(sigma_min, sigma_max)
     launch(_path, grid, dense(t), dense(x0), dense(x1), x_t, velocity, n, chunks, ratio, **tile)
 
@@ -155,35 +155,35 @@ def _ratio(sigma_min, sigma_max):
 
 
 def psi(t, x0, x1, sigma_min, sigma_max):
-    out = x0.new_empty(x0.shape, dtype=promoted(x0, x1))
+    out = empty(x0, promoted(x0, x1))
     _run_path(t, x0, x1, sigma_min, sigma_max, out, None)
     return out
 
 
 def dt_psi(x0, x1, sigma_min, sigma_max):
-    out = x0.new_empty(x0.shape, dtype=promoted(x0, x1))
+    out = empty(x0, promoted(x0, x1))
     _run_path(None, x0, x1, sigma_min, sigma_max, None, out)
     return out
 
 
 def flow_pair(t, x0, x1, sigma_min, sigma_max, dtype):
-    x_t, velocity = (x0.new_empty(x0.shape, dtype=dtype or promoted(x0, x1)) for _ in range(2))
+    x_t, velocity = (empty(x0, dtype or promoted(x0, x1)) for _ in range(2))
     _run_path(t, x0, x1, sigma_min, sigma_max, x_t, velocity)
     return x_t, velocity
 
 
 def psi_backward(grad, t, x0, x1, sigma_min, sigma_max):
-    n, chunks, grid, tile = cut(*samples(x0))
-    to_x0, to_x1 = x0.new_empty(x0.shape), x1.new_empty(x1.shape)
+    n, chunks, grid, tile = cut(x0.shape)
+    to_x0, to_x1 = empty(x0), empty(x1)
     ratio = _ratio(sigma_min, sigma_max)
     launch(_psi_backward, grid, dense(grad), dense(t), to_x0, to_x1, n, chunks, ratio, **tile)
     return to_x0, to_x1
 
 
 def _statistics(v_pred, x0, x1, v_target, weight, loss, sigma_min, sigma_max):
-    count, (n, chunks, grid, tile) = v_pred.shape[0], cut(*samples(v_pred))
-    parts = v_pred.new_empty((count, COLUMNS.value, chunks), dtype=torch.float32)
-    sums = v_pred.new_empty((count, COLUMNS.value), dtype=torch.float32)
+    count, (n, chunks, grid, tile) = v_pred.shape[0], cut(v_pred.shape)
+    parts = v_pred.new_empty(count, COLUMNS.value, chunks, dtype=torch.float32)
+    sums = v_pred.new_empty(count, COLUMNS.value, dtype=torch.float32)
     target = dense(x0), dense(x1), dense(v_target)
     ratio = _ratio(sigma_min, sigma_max)
     launch(_sums, grid, dense(v_pred), *target, parts, n, chunks, ratio, **tile)
@@ -201,8 +201,8 @@ def flow_loss(v_pred, x0, x1, v_target, weight, sigma_min, sigma_max):
 
 
 def flow_loss_backward(grad, v_pred, x0, x1, v_target, weight, sigma_min, sigma_max):
-    n, chunks, grid, tile = cut(*samples(v_pred))
-    to_pred, target = v_pred.new_empty(v_pred.shape), (dense(x0), dense(x1), dense(v_target))
+    n, chunks, grid, tile = cut(v_pred.shape)
+    to_pred, target = empty(v_pred), (dense(x0), dense(x1), dense(v_target))
     ratio = _ratio(sigma_min, sigma_max)
     launch(
         _loss_backward, grid, dense(grad), dense(v_pred), *target, dense(weight), to_pred, n, chunks, ratio,
@@ -214,5 +214,5 @@ def flow_loss_backward(grad, v_pred, x0, x1, v_target, weight, sigma_min, sigma_
 def velocity_summary(sums, t, n, bins):
     bins = bins if t is not None else 0
     out = sums.new_empty((1 + bins, 4))
-    launch(_summary, triton.cdiv(1 + bins, 16), dense(sums), dense(t), out, sums.shape[0], n, bins, ROWS=16, BLOCK=64)
+    launch(_summary, cdiv(1 + bins, 16), dense(sums), dense(t), out, sums.shape[0], n, bins, ROWS=16, BLOCK=64)
     return out

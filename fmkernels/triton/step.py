@@ -6,7 +6,7 @@ The pass also writes the low-precision copy and each chunk's share of the statis
 import triton
 import triton.language as tl
 
-from fmkernels.triton._launch import PARTS, InPlace, cut, dense, launch, samples, tunable
+from fmkernels.triton._launch import PARTS, InPlace, cut, dense, launch, tunable
 from fmkernels.triton._math import add_up, block_of, get, leave, nonfinite, put
 
 SUMS = tl.constexpr(4)  # |x| before, |v|, change^2, non-finite elements after
@@ -61,9 +61,9 @@ def _statistics(sums, dt, stats, n, chunks, dt_number, row, column, BLOCK: tl.co
 
 
 def step_(x, v, v_prev, v_uncond, dt, dt_tensor, a, b, guidance, gain, low, stats):
-    n, chunks, grid, tile = cut(*samples(x))
+    n, chunks, grid, tile = cut(x.shape)
     state, copy = InPlace(x), InPlace(low)
-    sums = None if stats is None else x.new_empty((x.shape[0], SUMS.value, chunks))
+    sums = None if stats is None else x.new_empty(x.shape[0], SUMS.value, chunks)
     factor = gain if dt_tensor is not None else gain * dt
     launch(
         _step, grid, state.work, dense(v), dense(v_prev), dense(v_uncond), dt_tensor, copy.work, sums,

@@ -1,18 +1,26 @@
 """tdp: out[k] = p1 + sigmoid(times[k] * (weight + offset) + bias) * (p0 - p1), for one parameter or a model's.
 
-The group is one launch: its table has a row for every block of every parameter, with the addresses of the block's
-p0, p1, weight and bias. All times are worked through by the program that has read the block.
+The group is one launch: its table has a row for every block of every parameter, with the addresses of its p0, p1,
+weight and bias. All times are worked through by the program that has read the block.
 """
+
+import functools
+from operator import attrgetter
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from fmkernels.triton._launch import DTYPES, PARTS, InPlace, aligned, dense, launch, promoted, table
+from fmkernels.triton._launch import DTYPES, PARTS, InPlace, aligned, cdiv, dense, launch, promoted
 from fmkernels.triton._math import add_up, get, put, sigmoid_pair
+from fmkernels.triton._table import planned, table
 
 LANES = 1024  # elements of a parameter a program takes
-COLUMNS = tl.constexpr(7)  # of the table: four addresses, the elements, the output's column, the dtypes' codes
+# Of the table: elements, four addresses and the dtypes' codes of the parameter; the block's first element in it; the
+# parameter's first column in the output.
+COLUMNS = tl.constexpr(8)
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 
@@ -100,14 +108,14 @@ def _row(
 ):  # fmt: skip
     """This program's row of the table: its four blocks, its column, and which elements are inside."""
     row = rows + tl.program_id(0).to(tl.int64) * COLUMNS
-    n, column, code = tl.load(row + 4), tl.load(row + 5), tl.load(row + 6)
+    n, code, begin, column = tl.load(row), tl.load(row + 5), tl.load(row + 6), tl.load(row + 7)
     if ALIGNED:
         n, column = tl.multiple_of(n, 8), tl.multiple_of(column, 8)
-    i = tl.arange(0, BLOCK)
-    p0 = _read(tl.load(row), code & 3, i, i < n, T0, ALIGNED, BLOCK)
-    p1 = _read(tl.load(row + 1), (code >> 2) & 3, i, i < n, T1, ALIGNED, BLOCK)
-    weight = _read(tl.load(row + 2), (code >> 4) & 3, i, i < n, T2, ALIGNED, BLOCK)
-    bias = _read(tl.load(row + 3), (code >> 6) & 3, i, i < n, T3, ALIGNED, BLOCK)
+    i = tl.multiple_of(begin, BLOCK) + tl.arange(0, BLOCK)
+    p0 = _read(tl.load(row + 1), code & 3, i, i < n, T0, ALIGNED, BLOCK)
+    p1 = _read(tl.load(row + 2), (code >> 2) & 3, i, i < n, T1, ALIGNED, BLOCK)
+    weight = _read(tl.load(row + 3), (code >> 4) & 3, i, i < n, T2, ALIGNED, BLOCK)
+    bias = _read(tl.load(row + 4), (code >> 6) & 3, i, i < n, T3, ALIGNED, BLOCK)
     return p0, p1, weight, bias, column + i, i < n
 
 
@@ -137,7 +145,7 @@ def _group_backward(
 
 
 def tdp(param0, param1, weight, bias, times, weight_offset):
-    out = param0.new_empty((times.shape[0], *param0.shape), dtype=promoted(param0, param1))
+    out = param0.new_empty(times.shape[0], *param0.shape, dtype=promoted(param0, param1))
     _run(param0, param1, weight, bias, times, weight_offset, out)
     return out
 
@@ -149,16 +157,18 @@ def tdp_out(param0, param1, weight, bias, times, weight_offset, out):
 
 
 def _run(param0, param1, weight, bias, times, weight_offset, out):
-    n, four = param0.numel(), [dense(x) for x in (param0, param1, weight, bias)]
-    blocks, steps = triton.cdiv(n, LANES), times.shape[0]
-    launch(_tdp, blocks, *four, dense(times), out, n, steps, weight_offset, BLOCK=LANES)
+    n = param0.numel()
+    launch(
+        _tdp, cdiv(n, LANES), dense(param0), dense(param1), dense(weight), dense(bias), dense(times), out, n,
+        times.shape[0], weight_offset, BLOCK=LANES,
+    )  # fmt: skip
 
 
 def tdp_backward(grad, param0, param1, weight, bias, times, weight_offset):
     n, steps = param0.numel(), times.shape[0]
     four = [dense(x) for x in (param0, param1, weight, bias)]
-    grads, blocks = [torch.empty_like(x) for x in four], triton.cdiv(n, LANES)
-    shares, to_times = times.new_empty((steps, blocks), dtype=torch.float32), times.new_empty(steps)
+    grads, blocks = [torch.empty_like(x) for x in four], cdiv(n, LANES)
+    shares, to_times = times.new_empty(steps, blocks, dtype=torch.float32), times.new_empty(steps)
     launch(
         _tdp_backward, blocks, dense(grad), *four, dense(times), *grads, shares, n, steps, weight_offset, BLOCK=LANES
     )
@@ -167,49 +177,70 @@ def tdp_backward(grad, param0, param1, weight, bias, times, weight_offset):
 
 
 def tdp_group(param0, param1, weight, bias, times, weight_offset):
-    out = times.new_empty((times.shape[0], sum(p.numel() for p in param0)), dtype=promoted(*param0, *param1))
-    tdp_group_out(param0, param1, weight, bias, times, weight_offset, out)
+    group, _kept = _group_of(param0, param1, weight, bias)
+    out = times.new_empty(times.shape[0], group.total, dtype=group.dtype)
+    _run_group(group, times, weight_offset, out)
     return out
 
 
 def tdp_group_out(param0, param1, weight, bias, times, weight_offset, out):
-    rows, meta, _kept = _rows_of(param0, param1, weight, bias)
-    target, steps = InPlace(out), times.shape[0]
-    launch(_group, len(rows), rows, dense(times), target.work, out.shape[1], steps, weight_offset, **meta)
+    group, _kept = _group_of(param0, param1, weight, bias)
+    target = InPlace(out)
+    _run_group(group, times, weight_offset, target.work)
     target.commit()
 
 
-def tdp_group_backward(grad, param0, param1, weight, bias, times, weight_offset):
-    rows, meta, _kept = _rows_of(param0, param1, weight, bias)
-    total, steps = grad.shape[1], times.shape[0]
-    grads = grad.new_empty((4, total), dtype=promoted(*param0, *param1, *weight, *bias))
-    shares, to_times = times.new_empty((steps, len(rows)), dtype=torch.float32), times.new_empty(steps)
+def _run_group(group, times, weight_offset, out):
     launch(
-        _group_backward, len(rows), rows, dense(grad), dense(times), grads, shares, total, steps, weight_offset, **meta
+        _group, len(group.rows), group.rows, dense(times), out, group.total, times.shape[0], weight_offset, **group.meta
     )
+
+
+def tdp_group_backward(grad, param0, param1, weight, bias, times, weight_offset):
+    group, _kept = _group_of(param0, param1, weight, bias)
+    rows, total, steps = group.rows, group.total, times.shape[0]
+    grads = grad.new_empty(4, total, dtype=group.grad_dtype)
+    shares, to_times = times.new_empty(steps, len(rows), dtype=torch.float32), times.new_empty(steps)
+    launch(
+        _group_backward, len(rows), rows, dense(grad), dense(times), grads, shares, total, steps, weight_offset,
+        **group.meta,
+    )  # fmt: skip
     launch(_to_times, steps, shares, to_times, len(rows), BLOCK=PARTS)
     return grads, to_times
 
 
-def _rows_of(*lists):
-    """The group's table, the kernel's constants, and the dense copies, if any, the table has addresses of."""
-    kept = [[dense(x) for x in column] for column in lists]
-    flat = [x for column in kept for x in column]
-    addresses, sizes = tuple(x.data_ptr() for x in flat), tuple(x.numel() for x in kept[0])
-    dtypes = tuple(x.dtype for x in flat)
-    rows = table(flat[0].device, _make_rows, addresses, sizes, dtypes)
-    kinds = [{x.dtype for x in column} for column in kept]
-    meta = {f"T{j}": DTYPES[kind.pop()] if len(kind) == 1 else None for j, kind in enumerate(kinds)}
-    return rows, meta | {"ALIGNED": aligned(addresses, sizes), "BLOCK": LANES}, kept
+class Group(NamedTuple):
+    """The table of a group, the constants of the kernels that read it, the columns and the dtypes of their results."""
+
+    rows: Tensor
+    meta: dict[str, object]
+    total: int
+    dtype: torch.dtype
+    grad_dtype: torch.dtype
 
 
-def _make_rows(addresses, sizes, dtypes):
-    count, column, rows = len(sizes), 0, []
-    for p, n in enumerate(sizes):
-        four = [(addresses[j * count + p], dtypes[j * count + p]) for j in range(4)]
-        code = sum(CODES[dtype] << 2 * j for j, (_, dtype) in enumerate(four))
-        for begin in range(0, n, LANES):
-            starts = [address + begin * dtype.itemsize for address, dtype in four]
-            rows.append([*starts, min(LANES, n - begin), column + begin, code])
-        column += n
-    return rows
+_dtype = attrgetter("dtype")
+
+
+def _group_of(*lists):
+    """The group, and the tensors, dense copies among them, whose addresses its table has.
+
+    Everything the group was made of is read again in every call: ``.data`` of a parameter may have been replaced.
+    """
+    flat = [x for column in lists for x in column]
+    if not all(map(Tensor.is_contiguous, flat)):
+        flat = [dense(x) for x in flat]
+    addresses, sizes = tuple(map(Tensor.data_ptr, flat)), tuple(map(Tensor.numel, lists[0]))
+    return planned(_make_group, flat[0].device, addresses, sizes, tuple(map(_dtype, flat))), flat
+
+
+def _make_group(device, addresses, sizes, dtypes):
+    count = len(sizes)
+    columns = [slice(j * count, (j + 1) * count) for j in range(4)]
+    codes = [sum(CODES[dtype] << 2 * j for j, dtype in enumerate(dtypes[p::count])) for p in range(count)]
+    items = list(zip(sizes, *(addresses[column] for column in columns), codes, strict=True))
+    kinds = [set(dtypes[column]) for column in columns]
+    meta = {f"T{j}": DTYPES[next(iter(kind))] if len(kind) == 1 else None for j, kind in enumerate(kinds)}
+    meta |= {"ALIGNED": aligned(addresses, sizes), "BLOCK": LANES}
+    dtype, grad_dtype = (functools.reduce(torch.promote_types, set().union(*some)) for some in (kinds[:2], kinds))
+    return Group(table(device, items, LANES), meta, sum(sizes), dtype, grad_dtype)
