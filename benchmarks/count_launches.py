@@ -4,9 +4,14 @@ python benchmarks/count_launches.py [--preset NAME]
 
 Views and empty buffers count nothing, attention counts one, every other torch operation one. Our ops count what their
 Triton kernels launch, as tests/test_triton.py counts it with a stand-in for the launcher: there is no GPU here.
+The last lines are those of ``sample`` without and with a graph. Host times are measured on the CPU with a network of
+the same blocks that are too narrow to take time: mostly Python and torch's dispatcher.
 """
 
 import argparse
+import dataclasses
+import statistics
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -16,8 +21,10 @@ from models import plain_of, plain_step, step
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fmkernels.flow import Trace, sample, uniform
+from fmkernels.flow.graph import CAPTURES
 from fmkernels.triton import LAUNCHES
-from fmpipe.models import PRESETS, build
+from fmpipe.models import PRESETS, DiMR, build
 
 aten = torch.ops.aten
 NO_LAUNCH = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "lift_fresh"}
@@ -105,13 +112,57 @@ def count(preset: str) -> dict[str, Counter]:
     return {name: counted(call, Launches()).counts for name, call in guided_steps(preset).items()}
 
 
+def narrow(preset: str) -> DiMR:
+    """The network of a preset with all its blocks, each of them 16 wide on 4 x 4 tokens: little to compute."""
+    stages = [
+        dataclasses.replace(stage, dim=16, hidden=16, heads=2, grid=(4, 4), patch=1)
+        for stage in PRESETS[preset].velocity_config["stage_configs"]
+    ]
+    return DiMR(stage_configs=stages).eval()
+
+
+def sampling_steps(preset: str, graph: bool) -> tuple[Counter, float]:
+    """Launches of one guided step of ``sample``, on meta tensors, and host seconds with a narrow network, on the CPU.
+
+    Both are what steps beyond the tenth add. The replay of a graph is replaced by a counter.
+    """
+    nets = {device: narrow(preset).to(device) for device in ("cpu", "meta")}
+    launches, schedules = Launches(), {steps: uniform(steps) for steps in (10, 14, 20)}
+
+    def run(steps: int, device: str = "cpu") -> float:
+        net, trace = nets[device], Trace(nonfinite="continue")  # reads nothing
+        z0, began = torch.zeros(1, net.config.channels, 4, 4, device=device), time.perf_counter()
+        sample(net.velocity, z0, schedules[steps], guidance=2.0, trace=trace, graph=graph)
+        return time.perf_counter() - began
+
+    def capture(call: Callable) -> tuple[torch.Tensor, Callable]:
+        return call(), lambda: launches.launched("graph", 1, None, (), {}, None)
+
+    CAPTURES.update(cpu=capture, meta=capture)
+    try:
+        seconds = statistics.median(run(20) - run(10) for _ in range(9)) / 10
+        launches.counts.clear()
+        ten, both = (counted(lambda n=n: run(n, "meta"), launches).counts.copy() for n in (10, 14))  # counts go on
+    finally:
+        del CAPTURES["cpu"], CAPTURES["meta"]
+    by_op = +Counter({name: (n - 2 * ten[name]) // 4 for name, n in both.items()})
+    by_op["clone"] -= 1  # of a velocity that is its own input, which meta tensors, all at address 0, seem to be
+    return +by_op, seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="t2i_256px_clip_dimr", choices=[n for n in PRESETS if "dimr" in n])
-    counts = count(parser.parse_args().preset)
+    preset = parser.parse_args().preset
+    counts = count(preset)
     for name, by_op in counts.items():
         print(f"{name}: {by_op.total()} launches a guided step")
         print("  " + ", ".join(f"{op} {n}" for op, n in by_op.most_common()))
+    for graph in (False, True):
+        by_op, seconds = sampling_steps(preset, graph)
+        print(f"sample(graph={graph}): {by_op.total()} launches, {seconds * 1e6:.0f} µs of host time a guided step")
+        if graph:
+            print("  " + ", ".join(f"{op} {n}" for op, n in by_op.most_common()))
 
 
 if __name__ == "__main__":

@@ -160,7 +160,6 @@ class Graph:
 def captured(call: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
     """Capture a call for :mod:`fmkernels.flow.graph`: its output and the replay."""
     graph = Graph()
-    call()
     with graph.capture():
         output = call()
     return output, graph.replay

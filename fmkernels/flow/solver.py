@@ -53,9 +53,9 @@ def sample(
     and the endpoint (where the straight line along v leads) are copies.
     step_end: called ``step_end(step, x, stats)`` after every step with a copy of the state and the step's row of the
     trace, (B, 5) on the device; what it returns, if anything, is the state from there on (not with dopri5).
-    graph: True captures the velocity in a CUDA graph, which is replayed for every step: the same results, with a
-    fraction of the host's work. ``"auto"`` does so on CUDA. A velocity that cannot be captured is called as usual, with
-    a warning that gives the reason.
+    graph: True captures the velocity in a CUDA graph after two calls and replays it for the others: the same results,
+    with a fraction of the host's work. ``"auto"`` does so on CUDA. A velocity that cannot be captured is called as
+    usual, with a warning that gives the reason.
     No gradients; nothing is read back to the host inside the loop, but by dopri5.
     """
     plan = _checked(velocity, z0, schedule, solver, guidance, gain, dt_scale, time_dir, trace, callback, step_end)

@@ -190,7 +190,8 @@ def cache_features(
     def encode(rows: range) -> dict[str, Tensor]:
         found = [source[i] for i in rows]
         keys.extend(item.key for item in found)
-        pooled, of_patches = teacher(to_pixels(torch.stack([item.image for item in found])))
+        pixels = to_pixels(torch.stack([item.image for item in found]))
+        pooled, of_patches = (x.cpu() for x in teacher(pixels.to(teacher.device)))
         half = of_patches.half() if patches else None
         if patches and not half.isfinite().all():
             raise ValueError(f"cache_features: patches of an image in {keys[rows.start]} ... are not finite in fp16")

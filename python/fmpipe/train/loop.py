@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -28,6 +29,7 @@ from fmpipe.train.trackers import Logs
 from fmpipe.train.weights import Weigher, pcgrad
 
 AGREE = 10  # steps between two questions whether a process was interrupted
+READ = 50  # most steps on a device before the host reads whether all losses and gradients were finite
 
 pytree.register_dataclass(Outcome)  # older torches look for the outputs of a sharded model in pytrees alone
 
@@ -70,7 +72,7 @@ class Trainer:
     def __init__(self, stage: Stage, config: Config, folder: Path, accelerator: Accelerator):
         self.stage, self.config, self.folder, self.accelerator = stage, config, folder, accelerator
         optim = stage.optim
-        self.world, self.step, self.whole = accelerator.num_processes, 0, None
+        self.world, self.step, self.whole, self.saved = accelerator.num_processes, 0, None, "latest"
         sharded = config.parallel == "fsdp2" and self.world > 1
         if sharded:
             self.whole = copy.deepcopy(stage.objective).cpu()  # for the averaged weights, and what the stage leaves
@@ -92,6 +94,10 @@ class Trainer:
         self.parts = optim.accumulate
         for centre in (module for module in self.objective.modules() if isinstance(module, Centre)):
             centre.parts = self.parts
+        # Reading CPU memory needs no synchronization. On a device, the flag is read at some steps only; if it is set
+        # then, the steps since the newest checkpoint are repeated with every step read.
+        self.exact = accelerator.device.type == "cpu"
+        self.bad = torch.zeros((), dtype=torch.bool, device=accelerator.device)
         if optim.batch % (self.world * self.parts):
             raise ValueError(
                 f"stage {stage.name}: optim.batch must be a multiple of {self.world} processes times {self.parts} "
@@ -107,6 +113,8 @@ class Trainer:
         every, main = self.config.every, self.accelerator.is_main_process
         log = Logs(self.folder, self.config) if main else contextlib.nullcontext()
         with log as lines, self._reasons(lines), Signals() as signals:
+            if not self.exact and resume is None:
+                self.save()  # to repeat the first steps from
             if self.step == 0:
                 figures = {
                     **(self.stage.constants or {}),
@@ -149,15 +157,18 @@ class Trainer:
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         outcomes, total, norms = self._gradients(self._batches(step), weights, logs)
-        finite = not self._any(not torch.isfinite(total))
-        outcome = outcomes() if logs or not finite else None
-        if not finite:
-            self._stop(_not_finite(step, outcome, weights), _losses(outcome, total))
+        if self.exact and self._any(not torch.isfinite(total)):
+            self._stop(_not_finite(step, outcomes(), weights), _losses(outcomes(), total))
         clipped = full(self.accelerator.clip_grad_norm_(self.parameters, self.stage.optim.clip))
-        if not torch.isfinite(clipped) and self.accelerator.scaler is None:
+        checked = total if self.accelerator.scaler else total + clipped  # a scaler skips steps by itself
+        if self.exact and not torch.isfinite(checked):
             names = (name for name, p in self.objective.named_parameters() if not _finite(full(p.grad)))
             why = f"step {step}: the gradient of {next(names, 'a parameter')} is not finite, the losses are"
             self._stop(why, {**_losses(outcomes(), total), "grad/total": clipped.item()})
+        if not self.exact:
+            self.bad |= ~torch.isfinite(checked)
+            if self._reads(step) and self._any(bool(self.bad)):
+                return self._repeat()
         if logs and len(weights) == 1:
             norms = dict.fromkeys((f"grad/{next(iter(weights))}", "grad/total"), clipped)
         with self.ratios.step() if logs else contextlib.nullcontext() as ratios:
@@ -169,14 +180,38 @@ class Trainer:
         if not logs:
             return {}
         more = {**norms, **full(ratios), "lr": self.stage.optim.lr * factor}  # groups may have their own
-        figures = self._figures(outcome, weights, total, more)
+        figures = self._figures(outcomes(), weights, total, more)
         self._alarm(figures)
-        if "grad/total" in figures:
-            mine = torch.tensor([figures[f"grad/{name}"] for name in weights], device=self.accelerator.device)
-            if self.world > 1:  # every process its own batch, but one set of weights
-                mine = self.accelerator.reduce(mine, "mean")
-            norms = dict(zip(weights, mine.tolist(), strict=True))
+        if "grad/total" in figures:  # every process its own batch, but one set of weights
+            norms = self._mean({name: figures[f"grad/{name}"] for name in weights})
             self.stage.weights.adjust(step, norms, {name: figures[f"loss/{name}"] for name in weights})
+        return figures
+
+    def _reads(self, step: int) -> bool:
+        """Whether a step on a device ends with reading the flag: the next thing that happens reads the device too."""
+        every, done = self.config.every, step + 1
+        due = (_due(n, done) for n in (every.validate, every.save, every.sample, READ))
+        return any(due) or done == self.stage.optim.steps or (self.metrics is not None and self.metrics.should(step))
+
+    def _repeat(self) -> dict[str, object]:
+        """Repeat the steps since the newest checkpoint, reading each, so that the first bad one is named and stops.
+
+        Returns the figures of the last step, with a warning, if no step is bad this time: a device may compute sums in
+        another order.
+        """
+        last = self.step
+        self.optimizer.zero_grad(set_to_none=True)
+        self.restore(checkpoint.find(self.folder / "checkpoints", self.saved))
+        first, self.exact = self.step, True
+        while self.step <= last:
+            figures = self.train_step()
+        self.exact = False
+        self.bad.zero_()
+        warnings.warn(
+            f"{self.stage.name}: a loss or gradient of the steps {first} to {last} was not finite, but was when the "
+            "steps were repeated: training continues",
+            stacklevel=2,
+        )
         return figures
 
     def averaged(self, call: Callable[[nn.Module], object]):
@@ -206,8 +241,7 @@ class Trainer:
             rows = [ALL]
         else:
             rows = [slice(first := (rank * self.parts + k) * size, first + size) for k in range(self.parts)]
-        device = self.accelerator.device
-        return [{k: x.to(device) for k, x in self.stage.batches(step, part).items()} for part in rows]
+        return [_uploaded(self.stage.batches(step, part), self.accelerator.device) for part in rows]
 
     def _gradients(
         self, batches: list[dict[str, Tensor]], weights: dict[str, float], logs: bool
@@ -234,7 +268,7 @@ class Trainer:
         eps = [batch.get("eps") for batch in batches]
         return lambda: joined(found, eps), torch.stack(totals).mean(0), norms
 
-    def _couple(self, batches: list[dict[str, Tensor]]) -> list[tuple[Tensor, Tensor | None]]:
+    def _couple(self, batches: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
         """Give every micro-batch the pairs of the whole batch, for losses that compare all samples with each other.
 
         This takes a first pass without gradients through all but the velocity network. Returns the states of the random
@@ -281,11 +315,15 @@ class Trainer:
             if name in outcome.made:
                 kept.tensor(name, outcome.made[name])
         figures = kept.collect()
-        if self.world > 1:  # the losses are all processes', the other figures the first one's
-            names = [name for name in figures if name.startswith("loss/")]
-            mine = torch.tensor([figures[name] for name in names], device=self.accelerator.device)
-            figures |= dict(zip(names, self.accelerator.reduce(mine, "mean").tolist(), strict=True))
-        return figures
+        # The losses are all processes', the other figures the first one's.
+        return figures | self._mean({name: x for name, x in figures.items() if name.startswith("loss/")})
+
+    def _mean(self, figures: dict[str, float]) -> dict[str, float]:
+        """The mean of every figure over all processes."""
+        if self.world == 1:
+            return figures
+        mine = torch.tensor(list(figures.values()), device=self.accelerator.device)
+        return dict(zip(figures, self.accelerator.reduce(mine, "mean").tolist(), strict=True))
 
     # What ends a run
 
@@ -326,7 +364,7 @@ class Trainer:
 
     def save(self) -> Path:
         """The state after ``self.step`` steps, of all processes, written by the first."""
-        random = gather_object([torch.get_rng_state()])
+        random = gather_object([_random_state(self.accelerator.device)])
         parts = {"model": self.objective, "ema": self.ema, "optimizer": self.optimizer}
         tensors = {name: full(part.state_dict()) for name, part in parts.items()}
         path = self.folder / "checkpoints"
@@ -335,11 +373,12 @@ class Trainer:
                 **tensors,
                 "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler else {},
                 "weights": self.stage.weights.state_dict(),
-                "rng": {str(rank): x for rank, x in enumerate(random)},
+                "rng": {f"{rank}{kind}": x for rank, states in enumerate(random) for kind, x in states.items()},
                 "meta": {"stage": self.stage.name, "step": self.step, "config": asdict(self.config)},
             }
             path = checkpoint.save(path, self.step, state, keep=self.config.keep)
         self.accelerator.wait_for_everyone()
+        self.saved = str(self.step)
         return path
 
     def restore(self, path: Path) -> None:
@@ -350,21 +389,33 @@ class Trainer:
         if self.accelerator.scaler:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.stage.weights.load_state_dict(state["weights"])
-        rank = str(self.accelerator.process_index)
-        if rank in state["rng"]:
-            torch.set_rng_state(state["rng"][rank])
-        self.step = state["meta"]["step"]
+        rank, device = self.accelerator.process_index, self.accelerator.device
+        kinds = {kind: f"{rank}{kind}" for kind in _random_state(device)}
+        _set_random_state({kind: state["rng"][name] for kind, name in kinds.items() if name in state["rng"]}, device)
+        self.step, self.saved = state["meta"]["step"], str(path)
 
 
-def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """The states of the generators that dropout uses."""
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+def _random_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of the generators that dropout uses: the CPU's under "", the device's under its type."""
+    states = {"": torch.get_rng_state()}
+    if device.type != "cpu":
+        states[f"/{device.type}"] = torch.get_device_module(device).get_rng_state(device)
+    return states
 
 
-def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1], device)
+def _set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
+    for kind, state in states.items():
+        if kind:
+            torch.get_device_module(device).set_rng_state(state, device)
+        else:
+            torch.set_rng_state(state)
+
+
+def _uploaded(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """The batch on a device. From pinned memory, the copy does not make the host wait: it prepares the next step."""
+    if device.type == "cpu":
+        return batch
+    return {name: x.pin_memory().to(device, non_blocking=True) for name, x in batch.items()}
 
 
 def _due(every: int, done: int) -> bool:

@@ -101,6 +101,7 @@ class FlowObjective(nn.Module):
         patches: Tensor | None = None,
         pixels: Tensor | None = None,
         end_pixels: Tensor | None = None,
+        end_rows: Tensor | None = None,
         own: Tensor | None = None,
         pairs: Tensor | bool | None = None,
         at: int = 0,
@@ -115,7 +116,7 @@ class FlowObjective(nn.Module):
         alone, and own says which of the candidates is theirs.
         pairs, at: of :func:`losses.contrastive` for a micro-batch; pairs=True only makes the pairs of this one.
         features (B, D): an external teacher's of z1's images; patches (B, D, h, w): its patches of the images at ends.
-        Or pixels, end_pixels: those images, in [-1, 1].
+        Or pixels: the images of z1, in [-1, 1], and end_pixels: those at ends of the samples end_rows, which differ.
         """
         config, net, ends = self.config, self.velocity_net, z1 if ends is None else ends
         states, mask = self.texts(mask, states, ids, prefix)
@@ -137,7 +138,7 @@ class FlowObjective(nn.Module):
         v = velocities[-1].float()
         parts, figures = {"flow": flow, **_of_text(config, means, mu, logvar, kl, z1, candidates, own)}, {}
         if pixels is not None:
-            features, patches = self._encoded(pixels, end_pixels, null)
+            features, patches = self._encoded(pixels, end_pixels, end_rows)
         if config.contrastive or config.dino:
             text = self.project(z0)
         if config.contrastive:
@@ -165,12 +166,13 @@ class FlowObjective(nn.Module):
         states, mask = self.text_encoder.encode(ids, mask, prefix)
         return states.to(self.text_head.dtype), mask
 
-    def _encoded(self, pixels: Tensor, end_pixels: Tensor | None, null: Tensor) -> tuple[Tensor, Tensor]:
-        """The teacher's features of the images, and its patches of those at the ends: others where null is set."""
+    def _encoded(
+        self, pixels: Tensor, end_pixels: Tensor | None, end_rows: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The teacher's features of the images, and its patches of those at the ends."""
         features, patches = self.external(pixels)
-        if end_pixels is not None and null.any():
-            patches = patches.clone()
-            patches[null] = self.external(end_pixels[null])[1]
+        if end_pixels is not None:
+            patches = patches.index_copy(0, end_rows, self.external(end_pixels)[1])
         return features, patches
 
     def _dino(self, text: Tensor, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

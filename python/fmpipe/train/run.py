@@ -51,6 +51,7 @@ def run(
     accelerator = Accelerator(mixed_precision=config.precision, cpu=device == "cpu" or not torch.cuda.is_available())
     if config.precision == "fp16" and accelerator.device.type == "cpu":
         raise ValueError("precision 'fp16' needs a GPU (accelerate would train in fp32 here): use bf16 or no")
+    material.device = accelerator.device
     preflight.check(config, material, accelerator.num_processes)
     folder, left = Path(config.out), {}
     for name in config.stages if resume is None else ():

@@ -63,10 +63,13 @@ def _opened(one: DataSource, data: Data, key: str) -> Source:
 
 
 class Material:
-    """What stages share: the source, its split, and what the frozen parts make of it, each when first asked for."""
+    """What stages share: the source, its split, and what the frozen parts make of it, each when first asked for.
+
+    device: where the frozen parts are, and what they make is computed.
+    """
 
     def __init__(self, config: Config):
-        self.config, self.source = config, source_of(config.data)
+        self.config, self.source, self.device = config, source_of(config.data), torch.device("cpu")
         self.parts, ranges = [self.source], [range(len(self.source))]
         if isinstance(self.source, Mixture):
             self.parts, ranges = self.source.sources, self.source.parts
@@ -92,21 +95,23 @@ class Material:
             captions = [caption for part in self.parts for caption in captions_of(part)]
             spec["model"] = str(caption_lm(captions, self.config.data.cache, self.config.seed))
         torch.manual_seed(self.config.seed)  # of new queries, LoRA weights and connectors
-        return load_text_encoder(spec, tokens=self.config.flow.tokens)
+        return load_text_encoder(spec, tokens=self.config.flow.tokens).to(self.device)
 
     @cached_property
     def teacher(self) -> Teacher | None:
         """The external teacher, if a loss that uses it has a weight."""
         losses = self.config.flow.losses
-        return Teacher.from_folder(losses.teacher) if losses.teacher and (losses.dino or losses.repa) else None
+        if not losses.teacher or not (losses.dino or losses.repa):
+            return None
+        return Teacher.from_folder(losses.teacher).to(self.device)
 
     def vae(self) -> LatentVAE:
         path = Path(self.config.vae.path or self.folder / "vae" / "result")
         if path.is_dir():
-            return LatentVAE.from_pretrained(path)
+            return LatentVAE.from_pretrained(path).to(self.device)
         if self.start is None or self.config.vae.path:
             raise FileNotFoundError(f"no autoencoder at {path}: put vae before the other stages, or give vae.path")
-        return self.start.vae
+        return self.start.vae.to(self.device)
 
     @cached_property
     def start(self) -> FlowPipeline | None:

@@ -65,6 +65,16 @@ class Teacher:
         return cls(model, AutoImageProcessor.from_pretrained(folder, local_files_only=True))
 
     @property
+    def device(self) -> torch.device:
+        return self.scale.device
+
+    def to(self, device: torch.device) -> "Teacher":
+        """Move the encoder and the constants of its preprocessing."""
+        self.model.to(device)
+        self.scale, self.shift = self.scale.to(device), self.shift.to(device)
+        return self
+
+    @property
     def about(self) -> dict[str, object]:
         """What determines the features besides the weights, for the digest of a cache."""
         numbers = [x.flatten().tolist() for x in (self.scale, self.shift)]
@@ -80,15 +90,15 @@ class Teacher:
         if tuple(x.shape[2:]) != self.size:
             options = {} if self.mode == "nearest-exact" else {"antialias": True}
             x = F.interpolate(x, self.size, mode=self.mode, **options).clamp(-1, 1)
-        return x * self.scale.to(x.device) + self.shift.to(x.device)
+        return x * self.scale + self.shift
 
     def __call__(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """(B, D), the state of the CLS token, or the mean of the patches without one; and the patches (B, D, h, w).
 
-        pixels: (B, 3, H, W) in [-1, 1]. In fp32 without gradients, also under autocast.
+        pixels: (B, 3, H, W) in [-1, 1], on the teacher's device. In fp32 without gradients, also under autocast.
         """
         with torch.no_grad(), torch.autocast(pixels.device.type, enabled=False):
-            states = self.model.to(pixels.device)(pixel_values=self.prepared(pixels)).last_hidden_state
+            states = self.model(pixel_values=self.prepared(pixels)).last_hidden_state
         if states.dim() == 4:  # a convolutional network
             return states.mean((2, 3)), states
         patches = states[:, self.prefix :]
@@ -197,8 +207,8 @@ def shown_to(
     """The teacher's features (N, D) of a sample of the training images, and what a batch needs for it.
 
     The second is called as ``shown(items of z1, items of ends)``. From the cache it returns ``features`` of the former
-    and ``patches`` of the latter; for ``teacher_on: pixels``, the images: ``pixels``, and ``end_pixels`` where the two
-    can differ. Both are None without a teacher.
+    and ``patches`` of the latter; for ``teacher_on: pixels``, the images: ``pixels`` and, for the samples ``end_rows``
+    where the two differ, ``end_pixels``. Both are None without a teacher.
     """
     if teacher is None:
         return None, None
@@ -214,8 +224,11 @@ def shown_to(
         return to_pixels(torch.stack([source[i].image for i in items]))
 
     def images(items: Tensor, ends: Tensor) -> dict[str, Tensor]:
-        needed = {"pixels": items} | ({"end_pixels": ends} if losses.repa and losses.null else {})
-        return {name: pixels(rows.tolist()) for name, rows in needed.items()}
+        made, rows = {"pixels": pixels(items.tolist())}, (items != ends).nonzero().flatten()
+        if losses.repa and len(rows):
+            made |= {"end_pixels": pixels(ends[rows].tolist()), "end_rows": rows}
+        return made
 
     sample = list(train)[:SAMPLE]
-    return torch.cat([teacher(pixels(sample[i : i + 32]))[0] for i in range(0, len(sample), 32)]), images
+    parts = (pixels(sample[i : i + 32]).to(teacher.device) for i in range(0, len(sample), 32))
+    return torch.cat([teacher(part)[0].cpu() for part in parts]), images
