@@ -68,6 +68,8 @@ test: setup  ## the whole suite, then the op tests on the Triton kernels and on 
 
 test-device: setup  ## pipeline, commands and training on a second device in host memory, with its synchronizations
 	FMKERNELS_SECOND_DEVICE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_second_device*.py
+	FMKERNELS_SECOND_DEVICE=1 FMKERNELS_CUDA_ON_HOST=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
+	    tests/test_second_device.py tests/test_second_device_more.py -k "ops_and_gradients or guided_euler_step"
 
 test-triton: setup  ## the op tests on the Triton kernels, in its interpreter on the CPU
 	TRITON_INTERPRET=1 FMKERNELS_BACKEND=triton $(BIN)/python -m pytest tests/test_triton.py $(OP_TESTS) \

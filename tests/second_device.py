@@ -1,7 +1,8 @@
 """A second device in host memory, named ``second``, for what goes wrong between Python and a GPU.
 
 ``load()`` builds tests/second_device_on_host/device.cpp and registers it as PrivateUse1. Its tensors cannot be mixed
-with those of the CPU, and :func:`synchronizations` records every call that would make the host wait for a GPU.
+with those of the CPU, and :func:`synchronizations` records every call that would make the host wait for a GPU. The ops
+of fmkernels run by the CPU's kernels: with FMKERNELS_CUDA_ON_HOST=1, by the CUDA kernels (host_cuda.py).
 
     python tests/second_device.py generate "a cat" --device second    # fmpipe with the device loaded
 """
@@ -20,6 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fmkernels import backend
 from fmkernels.flow.graph import CAPTURES
 
 NAME = "second"
@@ -116,6 +118,8 @@ def load() -> torch.device:
         torch.utils.generate_methods_for_privateuse1_backend()
         _loaded = ctypes.CDLL(str(_built()))
         _loaded.second_device_listen(_listen)
+        for name in backend.OPS:
+            _loaded.second_device_native(name.encode())
         CAPTURES[NAME] = captured
     return torch.device(NAME)
 

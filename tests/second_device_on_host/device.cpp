@@ -347,3 +347,9 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 }  // namespace
 
 extern "C" void second_device_listen(Listener to) { listener = to; }
+
+// Runs an op of fmkernels by its kernel for CPU tensors; by default, other devices get the eager one.
+extern "C" void second_device_native(const char* name) {
+  static torch::Library library(torch::Library::IMPL, "fmkernels", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  library.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
