@@ -51,7 +51,7 @@ def gelu_mul(a, b):
     if b is not None:
         out = empty(gate, promoted(gate, up))
     else:
-        out = a.new_empty(*a.shape[:-1], n)
+        out = a.new_empty(*a.shape[:-1], sizes[1])  # cut returns n = 0 for an empty batch
     launch(_gelu_mul, grid, gate, up, out, n, stride, chunks, **tile)
     return out
 
@@ -60,6 +60,6 @@ def gelu_mul_backward(grad, a, b):
     gate, up, sizes, stride = _halves(a, b)
     n, chunks, grid, tile = cut(sizes)
     to_a = torch.empty_like(gate)
-    to_b = torch.empty_like(up) if b is not None else to_a[..., n:]
+    to_b = torch.empty_like(up) if b is not None else to_a[..., sizes[1] :]
     launch(_gelu_mul_backward, grid, dense(grad), gate, up, to_a, to_b, n, stride, chunks, **tile)
     return to_a, to_b if b is not None else a.new_empty(0, dtype=torch.float32)
