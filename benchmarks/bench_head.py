@@ -1,4 +1,4 @@
-"""reparameterize with its KL and the diary's nine statistics."""
+"""reparameterize with its KL and the nine statistics of the debugging notes."""
 
 import torch
 from harness import Bench, compiled, main

@@ -18,8 +18,8 @@ def eager_loss(v, x0, x1):
     return (v - (RATIO * x0 + x1)).square().mean()
 
 
-def seed_003(v, x0, x1, t):
-    """The diary's own lines, a slice at a time and a float at a time."""
+def debugging_notes(v, x0, x1, t):
+    """The code of the debugging notes: one slice and one float at a time."""
     ret, v_tgt = {}, RATIO * x0 + x1
     res, count = v - v_tgt, len(t)
     ret["flow/nmse"] = (res.pow(2).mean() / v_tgt.pow(2).mean().clamp_min(1e-12)).item()
@@ -79,12 +79,12 @@ def cases():
     yield Bench(
         "velocity_stats, ten slices (16,4,32,32)",
         {
-            "seed 003": lambda: seed_003(v16, a16, b16, t16),
+            "debugging notes": lambda: debugging_notes(v16, a16, b16, t16),
             "eager": lambda: vectorised(v16, a16, b16, t16),
             "fmkernels": lambda: fk.velocity_stats(v16, a16, b16, t=t16).as_dict(),
         },
         moved=v16.numel() * 12,
-        floors={"seed 003": 15, "eager": 4},
+        floors={"debugging notes": 15, "eager": 4},
     )
     leaf = torch.randn(64, 4, 32, 32, requires_grad=True)
     fast_loss = compiled(eager_loss)

@@ -12,7 +12,7 @@ account of ARCHITECTURE says, partial sums and tables of addresses left out. It 
 one after another, at the data sheet's rates, which nothing reaches. Every byte is paid for at the memory's rate, also
 where L2 holds it (a tensor between two products has 1 to 4 MB), every FLOP at the tensor cores', also a depthwise
 convolution's, every launch alike. A wait for the device costs nothing here: the plain structure has one a forward,
-which keeps it out of a CUDA graph as it is written. It takes seven operations a time-dependent parameter, the original
+which keeps it out of a CUDA graph as it is written. It takes seven operations a time-dependent parameter, CrossFlow
 five: of its launches 684 (256 px) and 840 (512 px) are too many.
 """
 

@@ -1,4 +1,4 @@
-"""Modules whose parameters depend on time; their state-dict keys are the original's.
+"""Modules whose parameters depend on time; their state-dict keys are CrossFlow's.
 
 ``seed_time(model, log_snr)`` evaluates every time-dependent parameter below ``model`` in one call, and
 the forward that follows reads them. ``fmkernels.patch`` gives the same to somebody else's classes.
@@ -51,7 +51,7 @@ class TimeDependent(nn.Module):
 
     @staticmethod
     def seed_time(model: nn.Module, log_snr: Tensor) -> None:
-        """:func:`seed_time`; the original has it here."""
+        """:func:`seed_time`; CrossFlow has it here."""
         seed_time(model, log_snr)
 
 

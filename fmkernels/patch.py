@@ -62,7 +62,7 @@ class Acceleration:
 def accelerate(model: nn.Module) -> Acceleration:
     """Gives the model's time-dependent parameters and norms their fast paths, in place; returns a report.
 
-    Works on any class with the original's structure. Outputs, gradients and state dict stay what they were. (Values
+    Works on any class with CrossFlow's structure. Outputs, gradients and state dict stay what they were. (Values
     of half-precision parameters have their dtype, also where log_snr is fp32; second derivatives need
     ``use_backend("eager")``; hooks on the parameter modules of a fused norm are not called.)
     A second call changes only what is new; ``restore(model)`` undoes it. Raises TypeError for a non-module.

@@ -1,4 +1,4 @@
-"""reparameterize: z, KL, the clamp's gradient, and the statistics as seed 003 computes them."""
+"""reparameterize: z, KL, the clamp's gradient, and the statistics as the debugging notes compute them."""
 
 import pytest
 import torch

@@ -22,7 +22,7 @@ RESULTS = {"out", "loss", "prediction", "z", "y", "z0", "kl", "x", "x_t", "targe
 
 @pytest.fixture
 def my_project(monkeypatch):
-    """The user's modules: the foreign model, and the original's path functions written out."""
+    """The user's modules: the foreign model, and CrossFlow's path functions written out."""
     utils = ModuleType("my_project.fm_utils")
     utils.psi = lambda t, x0, x1: (t * (1e-5 - 1) + 1)[:, None, None, None] * x0 + t[:, None, None, None] * x1
     utils.Dt_psi = lambda t, x0, x1: (1e-5 - 1) * x0 + x1

@@ -1,4 +1,4 @@
-"""The velocity networks against the original's numbers, and what a user does with them besides."""
+"""The velocity networks against CrossFlow's numbers, and what a user does with them besides."""
 
 import copy
 import math
@@ -330,7 +330,7 @@ def test_a_preset_builds_without_memory(name):
 
 
 def test_what_keys_do_not_show_of_the_released_presets():
-    """Heads and null probabilities, by golden/NETWORK.md."""
+    """Heads and null probabilities, as CrossFlow publishes them."""
     found = {}
     for name in list(PRESETS)[:4]:
         config = build(name, "meta").velocity_net.config

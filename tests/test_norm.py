@@ -9,7 +9,7 @@ import fmkernels as fk
 
 
 def time_parameter(tensors, name, log_snr):
-    """What the original's TimeDependentParameter gives: tdp with nodecay_weight + 1 and log_snr / 4."""
+    """What CrossFlow's TimeDependentParameter gives: tdp with nodecay_weight + 1 and log_snr / 4."""
     four = [tensors[f"{name}.{k}"] for k in ("param0", "param1", "nodecay_weight", "nodecay_bias")]
     return fk.tdp(*four, log_snr / 4, weight_offset=1.0)
 

@@ -1,4 +1,4 @@
-"""psi, Dt_psi, flow_pair, the loss and the statistics against seed 003's own lines."""
+"""psi, Dt_psi, flow_pair, the loss and the statistics against the formulas of the debugging notes."""
 
 import pytest
 import torch
@@ -46,8 +46,8 @@ def test_gradients_stop_where_they_must(sample):
     assert_close(v.grad, 2 * t.detach().reshape(-1, 1, 1, 1) * (v - fk.Dt_psi(t, x0, x1)).detach() / v.numel())
 
 
-def seed_003(v_pred, v_tgt, t):
-    """The snippet of seed 003, reductions as it writes them; t = 0 counted in the first slice."""
+def debugging_notes(v_pred, v_tgt, t):
+    """The code of the debugging notes, with its reductions; t = 0 counted in the first slice."""
     ret, res, count = {}, v_pred - v_tgt, len(t)
     ret["flow/nmse"] = (res.pow(2).mean() / v_tgt.pow(2).mean().clamp_min(1e-12)).item()
     ret["flow/cos"] = F.cosine_similarity(v_pred.flatten(1), v_tgt.flatten(1), dim=1).mean().item()
@@ -72,7 +72,7 @@ def test_statistics_are_the_diarys(sample, t, backend):
     _, x0, x1, v = sample
     with fk.use_backend(backend):
         got = fk.velocity_stats(v, x0, x1, t=t, sigma_min=0.0).as_dict()
-    expected = seed_003(v, x1 - x0, t)
+    expected = debugging_notes(v, x1 - x0, t)
     assert got.keys() == expected.keys()
     assert got == pytest.approx(expected, rel=1e-4, abs=1e-6)
 

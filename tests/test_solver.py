@@ -68,7 +68,7 @@ def test_evaluations(solver):
 
 
 def mse_at_1(n, state, velocity):
-    """Euler on the exact field of the psi path, uniform grid, as seed 004 did it."""
+    """Euler on the exact field of the psi path, uniform grid, as in the debugging notes."""
     x0, x1 = start(8, 4, 32, 32, seed=1), start(8, 4, 32, 32, seed=2)
     v = fk.Dt_psi(None, x0, x1).to(velocity)
     if state == torch.bfloat16:
@@ -91,8 +91,8 @@ def test_a_bf16_state_grows_worse_with_every_step():
     errors = [mse_at_1(n, torch.bfloat16, torch.bfloat16) for n in (5, 10, 20, 50, 100)]
     assert all(a < b for a, b in itertools.pairwise(errors))
     assert errors[-1] > 50 * errors[0]
-    assert 1e-5 < errors[0] < 2e-4  # the diary: 5.4e-5
-    assert 4e-3 < errors[-1] < 6e-2  # the diary: 1.5e-2
+    assert 1e-5 < errors[0] < 2e-4  # the debugging notes: 5.4e-5
+    assert 4e-3 < errors[-1] < 6e-2  # the debugging notes: 1.5e-2
 
 
 @pytest.mark.parametrize("seed", [0, 1])

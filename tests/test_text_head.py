@@ -1,4 +1,4 @@
-"""The text heads against the original's numbers, at their edges, and as a user trains them."""
+"""The text heads against CrossFlow's numbers, at their edges, and as a user trains them."""
 
 import pytest
 import torch

@@ -202,7 +202,7 @@ def test_divergence_is_found(velocity, start, step):
 
 
 def loop(dtype, steps, size=1.0):
-    """The diary's loop, its state in the given dtype; and what share of the steps was really lost."""
+    """The loop of the debugging notes, its state in the given dtype; and what share of the steps was really lost."""
     generator = torch.Generator().manual_seed(0)
     x, v = (size * torch.randn(1, 4096, generator=generator)).to(dtype), torch.full((1, 4096), 0.45).to(dtype)
     lost = []
@@ -219,7 +219,7 @@ def loop(dtype, steps, size=1.0):
 @pytest.mark.parametrize(
     ("dtype", "steps", "size", "found"),
     [
-        (torch.bfloat16, 100, 6.0, True),  # the diary's
+        (torch.bfloat16, 100, 6.0, True),  # the debugging notes'
         (torch.bfloat16, 20, 6.0, True),
         (torch.bfloat16, 5, 0.3, False),
         (torch.float16, 1000, 6.0, True),

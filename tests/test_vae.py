@@ -1,4 +1,4 @@
-"""The latent autoencoder: the original's numbers, one scale applied once, files of every layout, what is refused."""
+"""The latent autoencoder: CrossFlow's numbers, one scale applied once, files of every layout, what is refused."""
 
 import json
 import pickle

@@ -1,5 +1,5 @@
 // The variational head's end: z = mu + exp(logvar / 2) * eps with logvar clamped, the KL to N(0, I) of each sample,
-// and the statistics of the diary (columns.h): the ops on any device.
+// and the statistics of the debugging notes (columns.h): the ops on any device.
 #pragma once
 #include "tensors.h"
 

@@ -69,7 +69,7 @@ def velocity_summary(sums, t, n, bins):
     """(1 + bins, 4): nmse (pooled), cos and speed_ratio (means) and the number of samples.
 
     Row 0 is the whole batch, the others the slices (k/bins, (k+1)/bins] of t (none without t); t = 0 is in
-    the first, and a slice without samples is NaN. The guards 1e-8 and 1e-12 are seed 003's.
+    the first, and a slice without samples is NaN. The guards 1e-8 and 1e-12 are those of the debugging notes.
     """
     pred, target = sums[:, 1].sqrt(), sums[:, 2].sqrt()
     cos = sums[:, 3] / (pred.clamp_min(1e-8) * target.clamp_min(1e-8))

@@ -64,7 +64,7 @@ class Schedule:
         return torch.cat([self.t[1:], self.t.new_tensor([self.end]).clamp(0, 1)])
 
     def reversed(self) -> "Schedule":
-        """t and dt in reverse order, dt negative: the diary's "1->0".
+        """t and dt in reverse order, dt negative: the "1->0" of the debugging notes.
 
         A step is then evaluated at the time it leads to, so every solver is of first order on it.
         """
@@ -95,9 +95,9 @@ def _between(name: str, edges: Tensor) -> Schedule:
 
 
 def logit_normal(steps: int, *, close_ends: bool = False) -> Schedule:
-    """``t = sigmoid(icdf(u))``, u even between 1e-6 and 1 - 1e-6, in fp32: the diary's grid, to every printed digit.
+    """``t = sigmoid(icdf(u))``, u even between 1e-6 and 1 - 1e-6, in fp32.
 
-    It starts after 0 and ends before 1 (0.0086 and 0.9914); ``close_ends`` stretches it to the whole path.
+    This is the grid of the debugging notes, to every printed digit. It starts after 0 and ends before 1 (0.0086 and 0.9914); ``close_ends`` stretches it to the whole path.
     """
     u = torch.linspace(1e-6, 1 - 1e-6, _steps("logit_normal", steps) + 1, dtype=torch.float32, device="cpu")
     edges = torch.sigmoid(torch.erfinv(2 * u - 1) * math.sqrt(2))

@@ -1,4 +1,4 @@
-"""What a sampling loop did, step by step: kept on the device, read once, printed as the diary prints it."""
+"""What a sampling loop did, step by step: kept on the device, read once, printed as in the debugging notes."""
 
 import csv
 import io
@@ -151,7 +151,7 @@ class Trace:
         return self.values[:, :, COLUMNS.index(name)]
 
     def lines(self) -> list[str]:
-        """The diary's step lines: ``step0: |x|=0.7889, |v|=0.4671, dt=0.0804``."""
+        """The step lines of the debugging notes: ``step0: |x|=0.7889, |v|=0.4671, dt=0.0804``."""
         means = self.values.double().mean(1).tolist()
         return [
             f"step{k}: |x|={x:.4f}, |v|={v:.4f}, dt={dt:.4f}"

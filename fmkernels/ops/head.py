@@ -1,4 +1,4 @@
-"""The variational head's end: sample z, its KL, and the diary's statistics, in one pass."""
+"""The variational head's end: sample z, its KL, and the statistics of the debugging notes, in one pass."""
 
 from dataclasses import dataclass
 

@@ -91,7 +91,7 @@ def tdp(
 ) -> Tensor:
     """``out[k] = p1 + sigmoid(times[k] * (weight + weight_offset) + bias) * (p0 - p1)``
 
-    param0, param1, weight, bias: any one shape, any floating dtypes. times: (T,), for the original's
+    param0, param1, weight, bias: any one shape, any floating dtypes. times: (T,), for CrossFlow's
     parameters ``log_snr / 4``, with ``weight_offset=1``. Returns (T, \\*shape) in the promoted dtype of
     param0 and param1, computed in fp32 (fp64 for fp64) and rounded once. Gradients go to all five
     tensors, summed over k. ``out`` receives the result instead of a fresh tensor (no gradients then).
@@ -109,7 +109,7 @@ def tdp(
 def exported_tdp(
     param0: Tensor, param1: Tensor, weight: Tensor, bias: Tensor, times: Tensor, custom: bool = True
 ) -> Tensor:
-    """The original's entry point: ``tdp`` with ``weight`` used as it is; ``custom=False`` is plain PyTorch."""
+    """CrossFlow's entry point: ``tdp`` with ``weight`` used as it is; ``custom=False`` is plain PyTorch."""
     if custom:
         return _TDP(param0, param1, weight, bias, times, 0.0)
     _check_tdp(param0, param1, weight, bias, times, 0.0)
@@ -218,7 +218,7 @@ class TdpGroup:
 def tdp_group(group: TdpGroup | Params, times: Tensor, *, out: GroupBuffer | None = None) -> list[Tensor]:
     """:func:`tdp` of every parameter of the group at every time, in one native call.
 
-    group: a :class:`TdpGroup`, or a list of (param0, param1, weight, bias) with the original's
+    group: a :class:`TdpGroup`, or a list of (param0, param1, weight, bias) with CrossFlow's
     ``weight_offset=1``. times: (T,). Returns a list of (T, \\*shape), columns of one fresh (T, total)
     tensor; ``out=group.buffer(T)`` writes into that buffer and returns it. Gradients as for tdp.
     """

@@ -1,4 +1,5 @@
-"""z = mu + exp(logvar / 2) * eps with logvar clamped; KL of N(mu, sigma^2) to N(0, I); the diary's statistics.
+"""z = mu + exp(logvar / 2) * eps with logvar clamped; KL of N(mu, sigma^2) to N(0, I); the statistics that the
+debugging notes ask for.
 
 A program has a block of columns and goes through the samples, so that the spread over the batch of each latent
 dimension comes out of the same pass.

@@ -1,4 +1,4 @@
-"""Velocity networks and text heads: the original's keys and results, on fmkernels' ops."""
+"""Velocity networks and text heads: CrossFlow's keys and results, on fmkernels' ops."""
 
 from fmpipe.models.checkpoint import load_checkpoint
 from fmpipe.models.dimr import DiMR, StageConfig

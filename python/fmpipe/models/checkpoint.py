@@ -1,4 +1,4 @@
-"""Reads the original's checkpoints, and says exactly what does not fit."""
+"""Reads CrossFlow's checkpoints, and says exactly what does not fit."""
 
 import warnings
 from functools import reduce

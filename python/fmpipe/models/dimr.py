@@ -1,6 +1,6 @@
 """DiMR, the multi-resolution velocity network: transformer and ConvNeXt stages, coarse to fine.
 
-State-dict keys and results are the original's. What stands between the products is fused: a sum that is left to
+State-dict keys and results are CrossFlow's. What stands between the products is fused: a sum that is left to
 be made travels as (x, branch) until a norm makes it in its own pass, and skips are never concatenated.
 """
 
@@ -277,9 +277,9 @@ class Stage(nn.Module):
 
 
 class DiMR(ModelMixin, ConfigMixin):
-    """The original's multi-resolution velocity network: keys and results are the same.
+    """CrossFlow's multi-resolution velocity network: keys and results are the same.
 
-    Called with log_snr, as the original is; ``velocity`` and ``velocities`` take t in [0, 1].
+    Called with log_snr, as CrossFlow's is; ``velocity`` and ``velocities`` take t in [0, 1].
     stage_configs: coarse to fine, each a :class:`StageConfig` or its fields as a dict. norm_type: of the blocks.
     positions: ``APE``, learned, or ``Axial_RoPE``, which transformer stages have in addition.
     """
@@ -386,7 +386,7 @@ class DiMR(ModelMixin, ConfigMixin):
         return super()._apply(*args, **kwargs)
 
     def reset_parameters(self) -> None:
-        """The original's initial values (:func:`fmpipe.models.layers.reset`), kept because they train best.
+        """CrossFlow's initial values (:func:`fmpipe.models.layers.reset`), kept because they train best.
 
         Measured on a 1.2 M network of 9 + 5 blocks, 300 steps on a synthetic flow: a normalised error of 0.137, against
         0.147 with the outputs zeroed, and 0.31 with fan-in scaled weights and every branch zeroed.

@@ -1,4 +1,4 @@
-"""The adaLN-zero DiT as a velocity network; the null indicator is its class. Keys and results are the original's."""
+"""The adaLN-zero DiT as a velocity network; the null indicator is its class. Keys and results are CrossFlow's."""
 
 import math
 

@@ -10,7 +10,7 @@ from fmpipe.models.dit import DiT
 from fmpipe.models.text_head import VariationalHead
 
 HEAD_PREFIX = "context_encoder."  # of the text head's keys
-IGNORED = "open_clip"  # keys that begin so belong to an encoder the original's training carried along
+IGNORED = "open_clip"  # keys that begin so belong to an encoder that CrossFlow's training carried along
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Networks(nn.Module):
         self.velocity_net, self.text_head = velocity_net, text_head
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All tensors under the keys of the original's checkpoints."""
+        """All tensors under the keys of CrossFlow's checkpoints."""
         head = {HEAD_PREFIX + key: value for key, value in self.text_head.state_dict().items()}
         return {**self.velocity_net.state_dict(), **head}
 

@@ -41,7 +41,7 @@ class Attention(nn.Module):
         self.W_Q, self.W_K, self.W_V, self.W_O = (Linear(dim, dim) for _ in range(4))
 
     def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        """Where nothing is kept every score is the same, and the values are averaged: no NaN, as in the original."""
+        """Where nothing is kept every score is the same, and the values are averaged: no NaN, as in CrossFlow."""
         q, k, v = (w(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for w in (self.W_Q, self.W_K, self.W_V))
         scores = q @ k.mT * q.shape[-1] ** -0.5
         if keep is not None:
@@ -110,7 +110,7 @@ class VariationalHead(ModelMixin, ConfigMixin):
 
     mu_rms: every sample's mu is brought to this rms, so that it cannot run away. std_range: sigma stays between the two
     (logvar is a sigmoid between their logarithms), so that z0 can neither become so sharp that x_t gives z1 away nor so
-    loud that v* is z0 alone. None, as in the original: neither.
+    loud that v* is z0 alone. None, as in CrossFlow: neither.
     """
 
     def moments(self, states: Tensor, keep: Tensor | None) -> Tensor:
@@ -138,14 +138,14 @@ class VariationalHead(ModelMixin, ConfigMixin):
         return mu, logvar
 
     def reset_parameters(self) -> None:
-        """As the original (:func:`fmpipe.models.layers.reset`): mu and logvar start near 0, z0 near N(0, I)."""
+        """As CrossFlow (:func:`fmpipe.models.layers.reset`): mu and logvar start near 0, z0 near N(0, I)."""
         reset(self)
 
 
 class TextHead(VariationalHead):
-    """The original's: a post-norm transformer encoder, then layers that halve the channels, then one product.
+    """CrossFlow's: a post-norm transformer encoder, then layers that halve the channels, then one product.
 
-    width: of the text states; compressed: the width they are brought to first (the original: 1024 for 4096). blocks,
+    width: of the text states; compressed: the width they are brought to first (CrossFlow: 1024 for 4096). blocks,
     hidden, heads: of the encoder. tokens: L. latent_shape: z0's (C, H, W). last_norm: over the moments.
     """
 

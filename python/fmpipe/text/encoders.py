@@ -16,7 +16,7 @@ from fmpipe.text.base import CONFIG, FrozenText, located, read_json
 from fmpipe.text.meta_query import MetaQueryText
 
 TOKENS = 77  # CLIP's; the text heads of all released configurations take as many
-T5_FACTOR = 10.0  # the original's: brings T5's states to the size of CLIP's
+T5_FACTOR = 10.0  # CrossFlow's: brings T5's states to the size of CLIP's
 
 
 def check_room(where: str, tokens: int, model: PreTrainedModel) -> None:
@@ -36,7 +36,7 @@ class CLIPText(FrozenText):
 
     @torch.no_grad()
     def forward(self, prompts: str | Sequence[str]) -> tuple[Tensor, Tensor]:
-        """As the original: the model does not see the mask. It is causal: only states of padding could tell."""
+        """As in CrossFlow: the model does not see the mask. It is causal: only states of padding could tell."""
         ids, mask = self.ids_and_mask(prompts)
         return self.model(input_ids=ids).last_hidden_state, mask
 
