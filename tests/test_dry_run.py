@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from test_teacher import saved as teacher_folder
 from typer.testing import CliRunner
 
 from fmpipe.cli.base import app
@@ -39,6 +40,36 @@ def test_checkpointing_saves_activations_and_changes_no_operation():
     assert saving.activations < 0.8 * plain.activations
     assert saving.forward == plain.forward
     assert saving.backward > plain.backward  # the forward pass of the language model, once more
+
+
+def test_micro_batches_save_activations_and_keep_the_operations():
+    whole, parts = (estimate(config_of("shapes-queries", f"flow.optim.accumulate={n}"), "flow") for n in (1, 4))
+    assert parts.activations == pytest.approx(whole.activations / 4, rel=0.1)
+    assert parts.forward == pytest.approx(whole.forward, rel=0.05)
+
+
+@pytest.mark.parametrize("module", ["text_head", "velocity_net"])
+def test_checkpointing_of_our_networks_counts(module):
+    plain, saving = (estimate(config_of("shapes-queries", f"checkpointing=[{x}]"), "flow") for x in ("", module))
+    assert saving.activations < plain.activations
+    assert saving.forward == plain.forward
+
+
+def test_a_network_in_fp32_keeps_its_activations():
+    half, full = (
+        estimate(config_of("shapes-queries", "precision=bf16", f"flow.fp32_net={x}"), "flow") for x in ("false", "true")
+    )
+    assert half.activations < full.activations < estimate(config_of("shapes-queries"), "flow").activations
+
+
+@pytest.mark.parametrize("losses", [{"dino": 0.5, "contrastive": 0}, {"repa": 0.5}])
+def test_a_teacher_is_counted_in(losses, tmp_path):
+    folder = teacher_folder("dinov2", tmp_path)
+    overrides = [f"flow.losses.{name}={value}" for name, value in losses.items()]
+    config = config_of("shapes-queries", f"flow.losses.teacher={folder}", *overrides)
+    assert estimate(config, "flow").memory > 0
+    with pytest.raises(settings.SettingsError, match=r"flow\.losses\.teacher: .* is not a folder"):
+        estimate(config_of("shapes-queries", "flow.losses.teacher=none", *overrides), "flow")
 
 
 def test_frozen_weights_have_neither_gradients_nor_averages():

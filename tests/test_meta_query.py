@@ -72,6 +72,21 @@ def test_prefixes_are_not_reused_where_they_depend_on_what_is_trained(folder, tm
     ) == float("inf")
 
 
+@pytest.mark.parametrize("kind", ["mistral", "phi3", "qwen2", "gemma2", "gemma3_text"])
+def test_prefixes_are_not_reused_if_a_sliding_window_is_shorter_than_the_prompt(tmp_path, kind):
+    changes = {"sliding_window": 4} | ({"use_sliding_window": True, "max_window_layers": 1} if kind == "qwen2" else {})
+    made = encoder(save_language_model(kind, tmp_path, **changes))
+    assert made.reuse_error(PROMPTS) == float("inf")
+
+
+def test_every_lora_weight_of_a_bidirectional_encoder_has_a_gradient():
+    """Or several processes would wait for it: BERT's pooler is not on the way to the states."""
+    made = encoder("minilm", lora={"r": 2})
+    found = gradients(made, **made.tokenize(PROMPTS[:2]))
+    assert found.keys() == {name for name, p in made.named_parameters() if p.requires_grad}
+    assert any("lora_B" in name for name in found)
+
+
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt2", "phi", "qwen2_5_vl"])
 def test_checkpointing_changes_no_gradient_and_no_mode(folder, kind):
     made = encoder(folder(kind), **TRAINED)
@@ -152,8 +167,8 @@ def test_dropout_of_lora_follows_the_mode(folder):
         ({"lora": {"r": 0}}, ValueError, "lora: r must be a positive int, got 0"),
         ({"lora": {"r": 2, "target_modules": ["qqq"]}}, ValueError, "lora: target_modules .'qqq'.*not found"),
         ({"lora": {"r": 2, "dropout": 1.0}}, ValueError, r"lora: dropout must be in \[0, 1\), got 1.0"),
-        ({"connector": {"layers": 1, "heads": 5}}, ValueError, "heads a divisor of the width 32"),
-        ({"connector": {"layers": 0}}, ValueError, "layers and heads must be positive"),
+        ({"connector": {"layers": 1, "heads": 5}}, ValueError, "heads must be a divisor of the width 32"),
+        ({"connector": {"layers": 0}}, ValueError, "layers must be positive"),
         ({"kind": "clip", "num_queries": 4}, ValueError, "num_queries is not an argument of kind 'clip'"),
     ],
     ids=str,

@@ -18,6 +18,7 @@ from fmpipe.text import load_text_encoder
 from fmpipe.train import checkpoint, settings
 from fmpipe.train.run import run
 from fmpipe.train.settings import SettingsError
+from fmpipe.train.trials import ablate
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 KIND = "kind: meta_query, num_queries: 4, model: "
@@ -116,6 +117,49 @@ def test_two_processes_have_the_losses_of_one(tiny, tmp_path, llama):  # noqa: F
     torch.testing.assert_close(*queries, rtol=1e-3, atol=1e-5)
 
 
+def test_micro_batches_have_the_losses_of_the_large_batch(tiny, tmp_path, llama):  # noqa: F811
+    losses = (
+        "flow.losses.contrastive=0.5",
+        "flow.losses.dino=0.5",
+        "flow.losses.others=6",
+        "flow.head_kind=transformer",
+    )
+    head = "flow.head={blocks: 1, hidden: 32, heads: 4, reductions: 0, std_range: [0.3, 0.4], dropout: 0}"
+    large = config_of(tiny, tmp_path / "large", llama, ALL, *losses, head)
+    run(large)
+    small = settings.with_overrides(large, [f"out={tmp_path / 'small'}", "flow.optim.accumulate=4"])
+    run(small)
+    for a, b in zip(steps_of(large), steps_of(small), strict=True):
+        for name in (name for name in a if name.startswith("loss/")):
+            assert b[name] == pytest.approx(a[name], rel=1e-5, abs=1e-6), (a["step"], name)
+
+
+def test_an_autoencoder_of_diffusers_is_used_with_its_weights(tiny, tmp_path, llama):  # noqa: F811
+    own = FlowPipeline.from_pretrained(Path(tiny.out)).vae
+    own.vae.register_to_config(scaling_factor=own.config.scaling_factor)
+    own.vae.save_pretrained(tmp_path / "plain")
+    config = config_of(tiny, tmp_path / "run", llama, "", f"vae.path={tmp_path / 'plain'}", "flow.optim.steps=1")
+    run(config)
+    used = FlowPipeline.from_pretrained(tmp_path / "run").vae
+    assert all(torch.equal(x, used.vae.state_dict()[name]) for name, x in own.vae.state_dict().items())
+
+
+def test_the_ablation_without_other_losses_reads_the_encoder_that_was_trained(tiny, tmp_path, llama, monkeypatch):  # noqa: F811
+    trials = []
+
+    def remember(config, **options):
+        trials.append(config)
+        return run(config, **options)
+
+    monkeypatch.setattr("fmpipe.train.trials.run", remember)
+    config = config_of(tiny, tmp_path / "run", llama, ALL, "flow.losses.kl=0.01", "every.validate=2")
+    ablate(config, steps=2)
+    whole, alone = trials[:2]
+    assert alone.flow.encoder == f"{whole.out}/pipeline/text_encoder"
+    one, two = (load_file(f"{c.out}/pipeline/text_encoder/meta_queries.safetensors") for c in (whole, alone))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
 def test_a_run_starts_from_the_encoder_of_a_pipeline(tiny, tmp_path, llama):  # noqa: F811
     first = config_of(tiny, tmp_path / "first", llama, ALL)
     run(first)
@@ -130,6 +174,10 @@ def test_a_run_starts_from_the_encoder_of_a_pipeline(tiny, tmp_path, llama):  # 
     assert not torch.equal(
         load_file(third.out + "/pipeline/text_encoder/meta_queries.safetensors")["queries"], one["queries"]
     )
+    other = config_of(tiny, tmp_path / "other", llama, ALL.replace("r: 2", "r: 4"), f"start={tmp_path / 'first'}")
+    with pytest.raises(SettingsError, match=r"config.start: text_encoder of .* has other shapes than this run's"):
+        run(other)
+    assert not (tmp_path / "other").exists()
 
 
 def test_frozen_queries_are_cached(tiny, tmp_path, llama):  # noqa: F811
@@ -150,6 +198,20 @@ def test_frozen_queries_are_cached(tiny, tmp_path, llama):  # noqa: F811
         ("{kind: meta_query, model: MODEL}", (), "flow.encoder: .*must be at most 96"),
         ("{kind: meta_query, model: MODEL, num_queries: 4, lora: {r: 0}}", (), "flow.encoder: lora: r must be"),
         ("{kind: meta_query, model: MODEL, num_queries: 4, prompt_template: x}", (), r"must contain \{prompt\} once"),
+        (
+            "{kind: meta_query, model: MODEL, num_queries: 4, prompt_tokens: 3, prompt_template: 'a a a a {prompt}'}",
+            (),
+            "flow.encoder: .*prompt_template alone has 4 tokens, prompt_tokens is 3",
+        ),
+        ("{kind: meta_query, model: MODEL, num_queries: 4, lora: {alpha: -1}}", (), "lora: alpha must be positive"),
+        ("{kind: meta_query, model: MODEL, num_queries: 4, lora: {target_modules: '('}}", (), "lora: target_modules"),
+        ("{kind: meta_query, model: MODEL, num_queries: 4, connector: {hidden: -3}}", (), "connector: hidden must be"),
+        ("{kind: meta_query, model: MODEL, num_queries: 4, connector: {width: -8}}", (), "connector: width must be"),
+        (
+            "{kind: meta_query, model: MODEL, num_queries: 4, train_queries: false}",
+            ("checkpointing=[text_encoder]",),
+            "config.checkpointing: text_encoder has no effect",
+        ),
         ("MODEL", (), "kind: meta_query"),
         ("{kind: meta_query, model: MODEL, num_queries: 4}", ("stages=[head, flow]",), "config.stages: the stage head"),
         (

@@ -195,6 +195,13 @@ class LatentVAE(ModelMixin, ConfigMixin):
         return super().train(False)
 
     @classmethod
+    def from_folder(cls, folder: str | Path) -> "LatentVAE":
+        """Load a folder of :meth:`save_pretrained`, or one that :meth:`from_diffusers` reads."""
+        config = Path(folder) / "config.json"
+        own = config.is_file() and json.loads(config.read_text()).get("_class_name") == cls.__name__
+        return cls.from_pretrained(folder) if own else cls.from_diffusers(folder)
+
+    @classmethod
     def from_diffusers(
         cls,
         folder_or_model: str | Path | AutoencoderKL | AutoencoderTiny,

@@ -35,9 +35,9 @@ class StdNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self, dim: int, heads: int):
+    def __init__(self, dim: int, heads: int, dropout: float):
         super().__init__()
-        self.heads = heads
+        self.heads, self.dropout = heads, dropout
         self.W_Q, self.W_K, self.W_V, self.W_O = (Linear(dim, dim) for _ in range(4))
 
     def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
@@ -46,31 +46,33 @@ class Attention(nn.Module):
         scores = q @ k.mT * q.shape[-1] ** -0.5
         if keep is not None:
             scores = scores.masked_fill(~keep[:, None, None], max(-1e9, torch.finfo(scores.dtype).min))
-        weights = F.dropout(scores.softmax(dim=-1), DROPOUT, self.training)
+        weights = F.dropout(scores.softmax(dim=-1), self.dropout, self.training)
         return self.W_O((weights @ v).transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Module):
-    def __init__(self, dim: int, hidden: int):
+    def __init__(self, dim: int, hidden: int, dropout: float):
         super().__init__()
+        self.dropout = dropout
         self.ffn_1, self.ffn_2 = Linear(dim, hidden), Linear(hidden, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.ffn_2(F.dropout(F.relu(self.ffn_1(x)), DROPOUT, self.training))
+        return self.ffn_2(F.dropout(F.relu(self.ffn_1(x)), self.dropout, self.training))
 
 
 class EncoderLayer(nn.Module):
     """Post-norm: a = norm1(x + attention), y = norm2(a + ffn(a)); with ``reduce`` a linear layer to dim / 2 follows."""
 
-    def __init__(self, dim: int, hidden: int, heads: int, reduce: bool = False):
+    def __init__(self, dim: int, hidden: int, heads: int, dropout: float, reduce: bool = False):
         super().__init__()
-        self.attn, self.feed_forward = Attention(dim, heads), FeedForward(dim, hidden)
+        self.dropout = dropout
+        self.attn, self.feed_forward = Attention(dim, heads, dropout), FeedForward(dim, hidden, dropout)
         self.norm1, self.norm2 = StdNorm(dim), StdNorm(dim)
         self.reduction = Linear(dim, dim // 2) if reduce else None
 
     def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        x = self.norm1(x + F.dropout(self.attn(x, keep), DROPOUT, self.training))
-        x = self.norm2(x + F.dropout(self.feed_forward(x), DROPOUT, self.training))
+        x = self.norm1(x + F.dropout(self.attn(x, keep), self.dropout, self.training))
+        x = self.norm2(x + F.dropout(self.feed_forward(x), self.dropout, self.training))
         return x if self.reduction is None else self.reduction(x)
 
 
@@ -142,11 +144,16 @@ class VariationalHead(ModelMixin, ConfigMixin):
         reset(self)
 
 
+def _check_dropout(head: str, dropout: float) -> None:
+    if not 0 <= dropout < 1:
+        raise ValueError(f"{head}: dropout must be in [0, 1), got {dropout!r}")
+
+
 class TextHead(VariationalHead):
     """CrossFlow's: a post-norm transformer encoder, then layers that halve the channels, then one product.
 
     width: of the text states; compressed: the width they are brought to first (CrossFlow: 1024 for 4096). blocks,
-    hidden, heads: of the encoder. tokens: L. latent_shape: z0's (C, H, W). last_norm: over the moments.
+    hidden, heads, dropout: of the encoder. tokens: L. latent_shape: z0's (C, H, W). last_norm: over the moments.
     """
 
     _supports_gradient_checkpointing = True
@@ -166,8 +173,10 @@ class TextHead(VariationalHead):
         last_norm: bool = False,
         mu_rms: float | None = None,
         std_range: Sequence[float] | None = None,
+        dropout: float = DROPOUT,
     ):
         super().__init__()
+        _check_dropout("TextHead", dropout)
         check_positive("TextHead", width=width, tokens=tokens, blocks=blocks, hidden=hidden, heads=heads)
         if not isinstance(reductions, int) or reductions < 0:
             raise ValueError(f"TextHead: reductions must be 0 or more, got {reductions!r}")
@@ -178,9 +187,9 @@ class TextHead(VariationalHead):
             )
         if compressed:
             self.compressor = Compressor(width, compressed)
-        self.layers = nn.ModuleList([EncoderLayer(dim, hidden, heads) for _ in range(blocks)])
+        self.layers = nn.ModuleList([EncoderLayer(dim, hidden, heads, dropout) for _ in range(blocks)])
         self.reduction_layers = nn.ModuleList(
-            [EncoderLayer(dim >> i, hidden, heads, reduce=True) for i in range(reductions)]
+            [EncoderLayer(dim >> i, hidden, heads, dropout, reduce=True) for i in range(reductions)]
         )
         flat = tokens * (dim >> reductions)
         self.gradient_checkpointing, self.adaptor, self.norm = False, None, None
@@ -231,8 +240,7 @@ class LinearHead(VariationalHead):
         dropout: float = 0.0,
     ):
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise ValueError(f"LinearHead: dropout must be in [0, 1), got {dropout!r}")
+        _check_dropout("LinearHead", dropout)
         self.layers = nn.Sequential(
             Linear(width if pooled else tokens * width, hidden),
             nn.GELU(),

@@ -1,5 +1,6 @@
 """What can be trained between a frozen language model and the text head: a connector, and LoRA in the model."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fmpipe.requirements import optional
 
 LORA = "lora"  # folder beside the model's weights, in peft's format
 WEIGHTS = "adapter_model.safetensors"
+POOLER = r"(.*\.)?pooler\..*"  # BERT's, which the states of tokens do not pass through
 
 
 class Connector(nn.Module):
@@ -29,17 +31,16 @@ class Connector(nn.Module):
         self, inputs: int, layers: int = 2, heads: int = 8, hidden: int | None = None, width: int | None = None
     ):
         super().__init__()
-        self.width = width or inputs
-        if layers < 1 or heads < 1 or self.width % heads:
-            raise ValueError(
-                f"connector: layers and heads must be positive, and heads a divisor of the width {self.width}; "
-                f"got layers={layers}, heads={heads}"
-            )
+        self.width = inputs if width is None else width
+        hidden = 4 * self.width if hidden is None else hidden
+        for name, value in {"width": self.width, "hidden": hidden, "layers": layers, "heads": heads}.items():
+            if value < 1:
+                raise ValueError(f"connector: {name} must be positive, got {value}")
+        if self.width % heads:
+            raise ValueError(f"connector: heads must be a divisor of the width {self.width}, got {heads}")
         self.project = nn.Linear(inputs, self.width) if self.width != inputs else nn.Identity()
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(
-                self.width, heads, hidden or 4 * self.width, 0.0, "gelu", batch_first=True, norm_first=True
-            )
+            nn.TransformerEncoderLayer(self.width, heads, hidden, 0.0, "gelu", batch_first=True, norm_first=True)
             for _ in range(layers)
         )
         self.norm = nn.LayerNorm(self.width)
@@ -71,10 +72,12 @@ def add_lora(
         dropout: share of the inputs of the LoRA layers that is dropped in training.
         target_modules: names of the linear layers that get LoRA weights, or ``all-linear``.
 
-    Raises ValueError for a rank below 1 and for names that the model does not have.
+    Raises ValueError for a rank below 1, an alpha that is not positive, and names that the model does not have.
     """
     if not isinstance(r, int) or isinstance(r, bool) or r < 1:
         raise ValueError(f"lora: r must be a positive int, got {r!r}")
+    if alpha is not None and not alpha > 0:
+        raise ValueError(f"lora: alpha must be positive, got {alpha!r}")
     if not 0 <= dropout < 1:
         raise ValueError(f"lora: dropout must be in [0, 1), got {dropout!r}")
     peft = optional("peft", "lora")
@@ -83,10 +86,11 @@ def add_lora(
         lora_alpha=alpha or 2 * r,
         lora_dropout=dropout,
         target_modules=target_modules if isinstance(target_modules, str) else list(target_modules),
+        exclude_modules=POOLER if any(re.fullmatch(POOLER, name) for name, _ in model.named_modules()) else None,
     )
     try:
         peft.inject_adapter_in_model(config, model)
-    except ValueError as error:
+    except (ValueError, re.error) as error:
         raise ValueError(f"lora: target_modules {target_modules!r}: {error}") from None
     for name, p in model.named_parameters():
         p.requires_grad_(is_lora(name))

@@ -74,6 +74,11 @@ class MetaQueryText(FrozenText):
             lora=lora and dict(lora),
             train_queries=train_queries,
         )
+        if prompt_template and tokenizer and not self.prompt_limit:
+            around = len(self._ids(prompt_template.replace(SLOT, "")))
+            raise ValueError(
+                f"MetaQueryText: prompt_template alone has {around} tokens, prompt_tokens is {prompt_tokens}"
+            )
         width = model.get_input_embeddings().embedding_dim
         queries = torch.randn(num_queries, width, device=model.device, dtype=torch.float32) * width**-0.5
         self.queries = nn.Parameter(queries, requires_grad=train_queries)
@@ -197,7 +202,8 @@ class MetaQueryText(FrozenText):
         found = self._run(inputs, positions, positions >= 0, use_cache=True)
         layers = getattr(getattr(found, "past_key_values", None), "layers", [])
         tensors = [x for layer in layers for x in (getattr(layer, "keys", None), getattr(layer, "values", None))]
-        if not tensors or any(x is None or x.shape != tensors[0].shape for x in tensors):
+        # A sliding window shorter than the prompt keeps fewer.
+        if not tensors or any(x is None or x.shape != tensors[0].shape or x.shape[2] != ids.shape[1] for x in tensors):
             raise ValueError(f"{type(self.model).__name__} gives no keys and values that can be reused")
         return torch.stack(tensors, dim=1).masked_fill(~mask[:, None, None, :, None], 0)
 

@@ -13,10 +13,12 @@ from fmpipe.models import DiMR
 from fmpipe.text.base import read_json
 from fmpipe.text.encoders import DTYPES
 from fmpipe.text.meta_query import MetaQueryText
-from fmpipe.train.config import Config, Encoder
+from fmpipe.train.config import Config, Encoder, Losses
 from fmpipe.train.objective import DiffusionObjective, FlowObjective, HeadObjective, VAEObjective
 from fmpipe.train.settings import SettingsError
 from fmpipe.train.stages import build_head, build_vae
+from fmpipe.train.switches import enable_checkpointing
+from fmpipe.train.teacher import Teacher
 from fmpipe.vae import LatentVAE
 
 
@@ -25,11 +27,13 @@ class Estimate:
     """Memory in bytes and floating-point operations of one optimizer step of a stage, in one process.
 
     parameters: (number, number of trained ones) by the name of the network. activations: what the forward pass keeps
-    for the backward pass. Convolutions and matrix products are counted, element-wise operations are not.
+    for the backward pass, of one micro-batch. Convolutions and matrix products are counted, element-wise operations and
+    a teacher of images are not.
     """
 
     stage: str
     batch: int
+    accumulate: int
     parameters: dict[str, tuple[int, int]]
     weights: int
     gradients: int
@@ -53,7 +57,8 @@ def estimate(config: Config, stage: str) -> Estimate:
         "diffusion": (_diffusion, config.diffusion.optim),
     }[stage]
     with torch.device("meta"):
-        objective, batch = build(config, optim.batch)
+        objective, batch = build(config, optim.batch // optim.accumulate)
+    enable_checkpointing(objective, config.checkpointing)
     objective.train()
     forward, backward, activations = _counted(objective, batch, config.precision != "no")
     trained = [p for p in objective.parameters() if p.requires_grad]
@@ -61,14 +66,15 @@ def estimate(config: Config, stage: str) -> Estimate:
     return Estimate(
         stage,
         optim.batch,
+        optim.accumulate,
         {k: (_count(ps), _count(p for p in ps if p.requires_grad)) for k, ps in parts.items() if ps},
         sum(p.nbytes for p in objective.parameters()),
         sum(p.nbytes for p in trained),
         2 * sum(p.nbytes for p in trained),
         4 * _count(trained),
         activations,
-        forward,
-        backward,
+        forward * optim.accumulate,
+        backward * optim.accumulate,
     )
 
 
@@ -80,12 +86,16 @@ def _counted(objective: nn.Module, batch: dict[str, Tensor], half: bool) -> tupl
     """Return the operations of the forward and the backward pass, and the bytes kept between them."""
     kept: dict[int, int] = {}
     own = {p.untyped_storage()._cdata for p in objective.parameters()}
+    inside: list[bool] = []  # the velocity network, if it stays in fp32
+    if getattr(objective, "fp32_net", False):
+        objective.velocity_net.register_forward_pre_hook(lambda *_: inside.append(True))
+        objective.velocity_net.register_forward_hook(lambda *_: inside.clear())
 
     def keep(x: Tensor) -> Tensor:
         storage = x.untyped_storage()
         if storage._cdata not in own:
             size = storage.nbytes()
-            kept[storage._cdata] = size // 2 if half and x.dtype == torch.float32 else size
+            kept[storage._cdata] = size // 2 if half and not inside and x.dtype == torch.float32 else size
         return x
 
     with FlopCounterMode(display=False) as counter, torch.device("meta"):
@@ -107,7 +117,8 @@ def _counted(objective: nn.Module, batch: dict[str, Tensor], half: bool) -> tupl
 def _latent(config: Config) -> tuple[int, int, int]:
     path = config.vae.path
     if path and Path(path).is_dir():
-        vae = LatentVAE.from_pretrained(path)
+        with torch.device("cpu"):
+            vae = LatentVAE.from_folder(path)
         channels, factor = vae.channels, vae.factor
     else:  # the config's own numbers describe it
         channels, factor = config.vae.channels, 2 ** (len(config.vae.widths) - 1)
@@ -130,8 +141,6 @@ def _texts(config: Config, count: int) -> tuple[object, MetaQueryText | None, di
         dtype = DTYPES[spec.pop("dtype", "fp32")]
         del spec["kind"], spec["model"]
         encoder = MetaQueryText(_language_model(given, dtype), None, **spec)
-        if "text_encoder" in config.checkpointing:
-            encoder.enable_gradient_checkpointing()
         if encoder.trainable:
             shape = count, spec["prompt_tokens"]
             ids, mask = torch.zeros(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.bool)
@@ -181,15 +190,36 @@ def _head(config: Config, batch: int) -> tuple[nn.Module, dict[str, Tensor]]:
 def _flow(config: Config, batch: int) -> tuple[nn.Module, dict[str, Tensor]]:
     losses, shape = config.flow.losses, _latent(config)
     like, encoder, texts = _texts(config, batch + losses.others)
+    teacher, shown = _teacher(losses, batch)
     objective = FlowObjective(
-        build_head(config.flow, like, shape), DiMR(**config.flow.net), losses, text_encoder=encoder
+        build_head(config.flow, like, shape),
+        DiMR(**config.flow.net),
+        losses,
+        teacher,
+        shown.get("features"),
+        encoder,
+        fp32_net=config.flow.fp32_net,
     )
     return objective, {
         **texts,
+        **shown,
         **_pairs(shape, batch, losses.others),
         "t": torch.empty(batch),
         "null": torch.zeros(batch, dtype=torch.bool),
     }
+
+
+def _teacher(losses: Losses, batch: int) -> tuple[Teacher | None, dict[str, Tensor]]:
+    """Return the teacher of images, whose folder must exist, and what it makes of a batch."""
+    if not losses.teacher or not (losses.dino or losses.repa):
+        return None, {}
+    try:
+        with torch.device("cpu"):
+            teacher = Teacher.from_folder(losses.teacher)
+    except (OSError, ValueError) as error:
+        raise SettingsError(("flow", "losses", "teacher"), str(error)) from None
+    shown = {"features": torch.empty(batch, teacher.dim)}
+    return teacher, shown | ({"patches": torch.empty(batch, teacher.dim, *teacher.grid)} if losses.repa else {})
 
 
 def _pairs(shape: tuple[int, int, int], batch: int, others: int) -> dict[str, Tensor]:
@@ -209,12 +239,13 @@ def _diffusion(config: Config, batch: int) -> tuple[nn.Module, dict[str, Tensor]
 def describe(found: Estimate, say: Callable[[str], None]) -> None:
     """Say an estimate in a few lines."""
     gib = 2**30
-    say(f"stage {found.stage}, batch {found.batch}, one process, estimated:")
+    parts = f" in {found.accumulate} micro-batches" * (found.accumulate > 1)
+    say(f"stage {found.stage}, batch {found.batch}{parts}, one process, estimated:")
     for name, (count, trained) in found.parameters.items():
         say(f"  {name:<14} {count / 1e6:10.2f} M parameters, {trained / 1e6:.2f} M trained")
     parts = ("weights", "gradients", "optimizer", "ema", "activations")
     sizes = ", ".join(f"{name} {getattr(found, name) / gib:.2f}" for name in parts)
-    per_image = found.activations / found.batch / gib
+    per_image = found.activations * found.accumulate / found.batch / gib
     say(f"  memory         {found.memory / gib:10.2f} GiB: {sizes} ({per_image:.3g} per image)")
     say(
         f"  FLOPs per step {(found.forward + found.backward) / 1e12:10.3f} T: "

@@ -15,6 +15,7 @@ from fmpipe.models import DiMR, DiT, VariationalHead
 from fmpipe.text import MetaQueryText
 from fmpipe.train import losses
 from fmpipe.train.config import Losses
+from fmpipe.train.switches import without_autocast
 from fmpipe.train.teacher import Alignment, SoftTargets, Teacher, repa_layer
 from fmpipe.train.times import edge_weight
 from fmpipe.train.tower import ImageTower, Projection, Prototypes, ema_update
@@ -126,7 +127,7 @@ class FlowObjective(nn.Module):
             return Outcome({}, {"pairs": losses.pairs(self.project(z0), self.tower(z1))})
         x_t, target = flow_pair(t, z0.detach() if config.detach else z0, ends)
         more = {"hidden": self.repa.layer} if config.repa else {}
-        with torch.autocast(x_t.device.type, enabled=False) if self.fp32_net else contextlib.nullcontext():
+        with without_autocast(x_t) if self.fp32_net else contextlib.nullcontext():
             velocities = net.velocities(x_t, t, null=null, **more)
         if config.repa:
             velocities, hidden = velocities
@@ -166,9 +167,7 @@ class FlowObjective(nn.Module):
         states, mask = self.text_encoder.encode(ids, mask, prefix)
         return states.to(self.text_head.dtype), mask
 
-    def _encoded(
-        self, pixels: Tensor, end_pixels: Tensor | None, end_rows: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def _encoded(self, pixels: Tensor, end_pixels: Tensor | None, end_rows: Tensor | None) -> tuple[Tensor, Tensor]:
         """The teacher's features of the images, and its patches of those at the ends."""
         features, patches = self.external(pixels)
         if end_pixels is not None:

@@ -39,6 +39,11 @@ def check(config: Config, material: Material, processes: int = 1) -> None:
             encoder = material.encoder
         if getattr(encoder, "trainable", False):
             _check_trained_encoder(config)
+            _check_start(config, material, "text_encoder", encoder)
+        elif "text_encoder" in config.checkpointing:
+            raise SettingsError(
+                ("checkpointing",), "text_encoder has no effect: flow.encoder is frozen, and its states are cached"
+            )
         with _named("flow", "head"), torch.device("meta"):
             head = build_head(config.flow, encoder, (channels, side, side))
         _check_start(config, material, "text_head", head)
@@ -113,7 +118,7 @@ def _check_start(config: Config, material: Material, name: str, module: torch.nn
     if material.start is None:
         return
     parts = module, getattr(material.start, name)
-    mine, theirs = ({key: tuple(x.shape) for key, x in part.state_dict().items()} for part in parts)
+    mine, theirs = ({k: tuple(x.shape) for k, x in part.state_dict().items()} if part else {} for part in parts)
     if differing := sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k)):
         first = differing[0]
         raise SettingsError(

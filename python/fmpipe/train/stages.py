@@ -108,7 +108,7 @@ class Material:
     def vae(self) -> LatentVAE:
         path = Path(self.config.vae.path or self.folder / "vae" / "result")
         if path.is_dir():
-            return LatentVAE.from_pretrained(path).to(self.device)
+            return LatentVAE.from_folder(path).to(self.device)
         if self.start is None or self.config.vae.path:
             raise FileNotFoundError(f"no autoencoder at {path}: put vae before the other stages, or give vae.path")
         return self.start.vae.to(self.device)

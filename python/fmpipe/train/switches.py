@@ -1,10 +1,14 @@
-"""The switches ``checkpointing`` and ``compile``, applied to the modules of an objective. Names of weights stay."""
+"""The switches ``checkpointing`` and ``compile``, applied to the modules of an objective, and autocast off.
+
+Names of weights stay.
+"""
 
 import functools
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 COMPILED = {"text_head": "forward", "velocity_net": "velocities"}  # module of an objective -> what a step calls
 
@@ -14,6 +18,11 @@ def enable_checkpointing(objective: nn.Module, names: Sequence[str]) -> None:
     for name in names:
         if (part := getattr(objective, name, None)) is not None:
             part.enable_gradient_checkpointing()
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager:
+    """Turn autocast off on the device of x. On meta tensors, those of a dry run, torch has none."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def enable_compile(objective: nn.Module) -> None:

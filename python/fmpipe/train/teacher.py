@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fmpipe.data.cache import cache_features
 from fmpipe.data.source import Source, to_pixels
 from fmpipe.train.config import Losses
+from fmpipe.train.switches import without_autocast
 
 Shown = Callable[[Tensor, Tensor], dict[str, Tensor]]
 SAMPLE = 512  # images whose features are standardised by their mean and std, without a cache
@@ -97,7 +98,7 @@ class Teacher:
 
         pixels: (B, 3, H, W) in [-1, 1], on the teacher's device. In fp32 without gradients, also under autocast.
         """
-        with torch.no_grad(), torch.autocast(pixels.device.type, enabled=False):
+        with torch.no_grad(), without_autocast(pixels):
             states = self.model(pixel_values=self.prepared(pixels)).last_hidden_state
         if states.dim() == 4:  # a convolutional network
             return states.mean((2, 3)), states
@@ -160,7 +161,7 @@ class SoftTargets(nn.Module):
         self.register_buffer("prototypes", F.normalize(torch.randn(classes, dim), dim=1))
 
     def forward(self, features: Tensor) -> Tensor:
-        with torch.autocast(features.device.type, enabled=False):
+        with without_autocast(features):
             x = F.linear((features.float() - self.mean) / self.std, self.projection)
             return F.linear(F.normalize(x, dim=1), self.prototypes)
 

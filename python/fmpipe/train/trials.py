@@ -9,6 +9,7 @@ from pathlib import Path
 from fmpipe.diagnose import checks
 from fmpipe.diagnose.rule import Finding
 from fmpipe.run_log import history_of, read_log
+from fmpipe.text.meta_query import QUERIES
 from fmpipe.train.config import LOSSES, Config, Losses
 from fmpipe.train.run import Shown, run
 
@@ -38,9 +39,13 @@ def ablate(
             "ablate: conditions can only be shuffled in a batch of two or more held-out images; raise data.val, got "
             f"{config.data.val}, or flow.optim.batch, got {config.flow.optim.batch}"
         )
-    # With detach, the flow loss never trains the head: it is that of the first run, or no endpoint could be reached.
-    head = Path(whole.out) / "pipeline" / "text_head" if config.flow.losses.detach else None
-    flow = _history(flow_alone(config, steps), None, shown, device, head)
+    # With detach, the flow loss never trains the text side: without the first run's, no endpoint could be reached.
+    alone, head, trained = flow_alone(config, steps), None, Path(whole.out) / "pipeline"
+    if config.flow.losses.detach:
+        head = trained / "text_head"
+        if (trained / "text_encoder" / QUERIES).is_file():  # the head reads the encoder that was trained with it
+            alone.flow.encoder = str(trained / "text_encoder")
+    flow = _history(alone, None, shown, device, head)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "start: the text head of .* had")  # another std_range: meant so
         kl = [_history(trial, None, shown, device) for trial in kl_trials(config, steps, f"{whole.out}/pipeline")]
