@@ -173,7 +173,9 @@ def batch(count=4, pixels=True, null=()):
     made |= {"states": torch.randn(count, 4, 8, generator=draw), "mask": torch.ones(count, 4, dtype=torch.bool)}
     made["null"] = torch.tensor([i in null for i in range(count)])
     if pixels:
-        made["pixels"], made["end_pixels"] = torch.rand(2, count, 3, 16, 16, generator=draw) * 2 - 1
+        made["pixels"], ends = torch.rand(2, count, 3, 16, 16, generator=draw) * 2 - 1
+        if null:
+            made["end_pixels"], made["end_rows"] = ends[list(null)], torch.tensor(null)
     return made
 
 
@@ -356,9 +358,9 @@ def test_null_samples_are_aligned_to_the_image_they_go_to(dinov2):
     model, made = objective(teacher).eval(), batch(null=(1, 3))
     with torch.no_grad():
         found = model(**made).losses
-        own, ends = (teacher(made[name]) for name in ("pixels", "end_pixels"))
-        patches = torch.where(made["null"][:, None, None, None], ends[1], own[1])
-        cached = {k: x for k, x in made.items() if "pixels" not in k} | {"features": own[0], "patches": patches}
+        features, patches = teacher(made["pixels"])
+        patches[[1, 3]] = teacher(made["end_pixels"])[1]
+        cached = {k: x for k, x in made.items() if "pixels" not in k} | {"features": features, "patches": patches}
         want = model(**cached).losses
     for name in ("dino", "repa"):
         torch.testing.assert_close(found[name], want[name])
@@ -380,12 +382,15 @@ def test_batches_show_the_right_images(tiny, dinov2, tmp_path, on):  # noqa: F81
     }
     if on == "pixels":
         assert torch.equal(made["pixels"], of["z"])
-        assert torch.equal(made["end_pixels"], of["e"])
+        assert made["end_rows"].tolist() == made["null"].nonzero().flatten().tolist()
+        assert torch.equal(made["end_pixels"], of["e"][made["null"]])
     else:
         torch.testing.assert_close(made["features"], teacher(of["z"])[0], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(made["patches"].float(), teacher(of["e"])[1], rtol=1e-3, atol=1e-3)
     half = stage.batches(step, slice(4, 8))
-    assert all(torch.equal(half[k], made[k][4:8]) for k in made if k in ("pixels", "end_pixels", "features", "patches"))
+    assert all(torch.equal(half[k], made[k][4:8]) for k in made if k in ("pixels", "features", "patches"))
+    if on == "pixels":
+        assert torch.equal(half["end_pixels"], of["e"][4:8][made["null"][4:8]])
 
 
 BOTH = ("flow.losses.dino=0.5", "flow.losses.repa=0.5", "flow.losses.null=0.2")
@@ -525,7 +530,7 @@ def test_flow_alone_turns_everything_else_off(tiny):  # noqa: F811
 def test_ablate_shuffles_the_targets_of_dino_where_it_has_a_weight(tiny, dinov2, tmp_path, dino):  # noqa: F811
     overrides = [f"flow.losses.teacher={dinov2}", "flow.losses.dino=1", "flow.losses.repa=1"] if dino else []
     config = changed(tiny, tmp_path, *overrides)
-    found = {f.name: f for f in trials.ablate(config, steps=20)}
+    found = {f.name: f for f in trials.ablate(config, steps=8)}
     names = ["ablation_only_flow", "ablation_kl_off", "ablation_condition_shuffled"]
     assert list(found) == names + ["ablation_dino_shuffled"] * dino
     log = read_log(tmp_path / "ablate-flow" / "flow")
