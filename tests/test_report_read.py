@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -438,3 +439,303 @@ def test_a_trace_with_one_sample_that_is_not_finite_is_not_finite(tmp_path):
     figures = read(tmp_path / "trace.jsonl")
     assert np.isnan(figures.traces[0].x).tolist() == [False] * 6 + [True] * 4
     assert judge(figures)[0].name == "sampler_state"
+
+
+# What other people print: tables of studies, cosines of prompts, slices of t, lines of training loops, MLflow folders
+
+
+def table(head, row, errors=(1.13, 1.21, 1.31, 1.39, 1.46), at=(4, 8, 16, 32, 64)):
+    """Return a header and rows: k, an error x, its square q, a second one y; errors of half and full precision b, f."""
+    half = (3.1e-5, 9.3e-5, 3.4e-4, 2e-3, 8.9e-3)
+    rows = [row.format(k=k, x=x, q=x * x, y=1.02 * x, b=b, f=8e-15) for k, x, b in zip(at, errors, half, strict=True)]
+    return "\n".join([head, *rows])
+
+
+def falling(head, row):
+    return table(head, row, (1.05, 0.94, 0.88, 0.86, 0.84))
+
+
+def pairs(head, row, cos=0.998):
+    words = ("dog", "car", "church", "pizza")
+    found = [(a, b, 1.0 if a == b else cos) for k, a in enumerate(words) for b in words[k:]]
+    return "\n".join([head, *(row.format(a=a, b=b, x=x) for a, b, x in found)])
+
+
+def matrix(head, cos=0.998, separator="  ", edge="", names=("dog", "car", "church", "pizza")):
+    rows = [[f"{1.0 if a == b else cos:.3f}" for b in names] for a in names]
+    names = names or [""] * 4
+    return "\n".join([head, *(edge + separator.join([a, *row]) + edge for a, row in zip(names, rows, strict=True))])
+
+
+EDGES = (1.31, 0.63, 0.43, 0.38, 0.36, 0.33, 0.36, 0.42, 0.74, 1.91)
+EVEN = (0.6, 0.5, 0.43, 0.38, 0.36, 0.33, 0.36, 0.42, 0.5, 0.6)
+
+
+def slices(head, row, nmse=EDGES):
+    size = 1 / len(nmse)
+    rows = [
+        row.format(a=f"{k * size:.1f}", b=f"{(k + 1) * size:.1f}", m=f"{(k + 0.5) * size:.2f}", x=x)
+        for k, x in enumerate(nmse)
+    ]
+    return "\n".join([head, *rows])
+
+
+def by_t(head, row, gap=0.0003, v=-0.65, noise=0.93):
+    """Return rows by t: losses a and b that differ by gap, cosines c and d as well, correlations v, its negative, n."""
+    rows = [
+        row.format(t=t, a=0.6 + t / 10, b=0.6 + t / 10 + gap, c=0.7, d=0.7 - gap, v=v, w=-v, n=noise)
+        for t in (0.1, 0.3, 0.5, 0.7, 0.9)
+    ]
+    return "\n".join([head, *rows])
+
+
+def norms(head, row, z0=9.0):
+    return "\n".join([head, *(row.format(i=i, a=z0 + i / 10, b=62 + i / 10, v=math.hypot(z0, 62)) for i in range(6))])
+
+
+def loop(row, head=""):
+    """Return the lines of a training: a falling loss x, a flat one y, and what is wrong in the tests below."""
+    rows = [
+        row.format(
+            s=10 * i + 10, x=2 * math.exp(-i / 40), y=2 + i % 3 / 100, scale=65536 / 2**i, bad=i * 9 // 10, of=i + 1,
+            raw=212 * math.exp(-i / 15) + 13, kl=13 + 15 * i, mu=0.4 + 0.043 * i, var=1.1 + 0.14 * i,
+            cos=min(0.97, 0.1 + i / 50),
+        )
+        for i in range(60)
+    ]  # fmt: skip
+    return "\n".join([head, *rows])
+
+
+NUMPY = "[[1.    0.998 0.998]\n [0.998 1.    0.998]\n [0.998 0.998 1.   ]]"
+TORCH = "tensor([[1.0000, 0.9980, 0.9980],\n        [0.9980, 1.0000, 0.9980],\n        [0.9980, 0.9980, 1.0000]])"
+PROBE = "t  mse(true)  mse(shuf)  mse(null)  cos(v,v*)"
+STUDIES = [  # the rule that fails first, None if nothing does; the text
+    # endpoint errors by the number of steps
+    ("endpoint", table("endpoint rmse over K, 512 val pairs\nK    euler   heun", "{k}   {x}   {y:.3f}")),
+    (None, falling("endpoint rmse over K, 512 val pairs\nK=   euler   heun  fid5k", "{k}   {x}   {y:.3f}  30.1")),
+    ("endpoint", table("## shooting, learned field\n| steps | RMSE(z_N, z1) |\n|---|---|", "| {k} | {x} |")),
+    ("endpoint", table("rollout error by number of Euler steps\n#steps,rmse,sec", "{k},{x},0.3")),
+    ("endpoint", table("endpoint error of the learned field:\nNFE ; RMSE", "{k} ; {x}")),
+    ("endpoint", table("端点误差 (RMSE) 随步数变化\n步数   欧拉    Heun", "{k}    {x}   {y:.3f}")),
+    ("endpoint", table("endpoint rmse vs K", "K={k}: {x}")),
+    ("endpoint", table("endpoint rmse (learned field)", "  K = {k:3d} -> {x}")),
+    ("endpoint", table("free integration of the learned field, endpoint MSE\n  N      mse", "  {k}   {q:.4f}")),
+    (None, falling("free integration of the learned field, endpoint MSE\n  N  |  mse", "  {k} | {q:.4f}")),
+    ("endpoint", table("shooting with n steps, rmse\nnum steps\teuler\tmidpoint", "{k}\t{x}\t{y:.3f}")),
+    ("endpoint", table(table("endpoint rmse over K\nseed 0\nK  euler", "{k}  {x}") + "\nseed 1\nK  euler", "{k}  {x}")),
+    (None, falling(table("endpoint rmse over K\nckpt 10k\nK  euler", "{k}  {x}") + "\nckpt 20k\nK  euler", "{k}  {x}")),
+    ("endpoint", table("endpoint rmse\n+-----+-------+\n| K   | rmse  |\n+-----+-------+", "| {k} | {x} |")),
+    ("endpoint", table("[shoot] rmse to z1", "[shoot] nfe={k} rmse={x}")),
+    ("endpoint", table("endpoint rmse by K\n  #   K   rmse", "  0   {k}   {x}")),
+    (
+        "endpoint",
+        table("Rollout RMSE vs. #steps\n steps |  Euler | sec/img\n-------+--------", " {k:5d} | {x:.3f} | 0.12"),
+    ),
+    ("endpoint", table("free-running sampler, rms per element at the endpoint", "K {k}   rms {x}")),
+    ("endpoint", table("采样步数与端点 RMSE\n| 步数 K | 端点 RMSE |\n|---|---|", "| {k} | {x} |")),
+    # errors of the exact field
+    ("teacher_euler", table("# teacher field, MSE(x_N, x1)\npair, N, state=bf16, state=fp32", "0, {k}, {b:.1e}, {f}")),
+    ("teacher_euler", table("teacher euler, MSE to x1\nN      bf16       fp32", "{k}   {b:.2e}   {f:.2e}")),
+    ("teacher_euler", table("teacher euler, MSE to x1\nN      fp32       bf16", "{k}   {f:.2e}   {b:.2e}")),
+    ("teacher_euler", table("exact field\nsteps | mse (bf16 state) | mse (fp32 state)", "{k} | {b:.2e} | {f:.2e}")),
+    ("teacher_euler", table("教师场欧拉，误差 MSE\n步数  bf16  fp32", "{k}  {b:.2e}  {f:.2e}")),
+    ("teacher_euler", table("(1) teacher euler, state bf16", "    N={k}   mse={b:.2e}")),
+    (None, table("(1) teacher euler, state fp32, v bf16", "    N={k}   mse={f:.2e}")),
+    ("teacher_euler", table("oracle velocity, error at t=1\n#steps;half;float32", "{k};{b:.2e};{f:.2e}")),
+    (
+        "teacher_euler",
+        table("exact field\n| N | err(bf16 x) | err(fp32 x) |\n|---|---|---|", "| {k} | {b:.2e} | {f} |"),
+    ),
+    ("teacher_euler", table("integration of x with the analytic field:", "{k:4d} steps: mse {b:.2e}")),
+    ("teacher_euler", table("teacher integration\n   N     MSE    MSE fp32   ratio", "   {k}   {b:.2e}   {f}   1e9")),
+    ("teacher_euler", table("analytic field, mse\nn_steps\tstate_bfloat16\tstate_float32", "{k}\t{b:.2e}\t{f:.2e}")),
+    ("teacher_euler", table("exact field, mse\nK:  bf16:  fp32:", "{k}  {b:.2e}  {f:.2e}")),
+    ("teacher_euler", table("ground truth field, euler in bf16", "n={k} -> {b:.2e}")),
+    ("teacher_euler", table("teacher euler mse\nseed  N  bf16   fp32", "0  {k}  {b:.2e}  {f:.2e}")),
+    ("teacher_euler", table("teacher: x += dt*(x1-x0)", "  steps={k:<4d} dtype=bf16 mse={b:.3e}")),
+    (None, table("teacher: x += dt*(x1-x0)", "  steps={k:<4d} dtype=fp32 mse={f:.3e}")),
+    # cosines of prompts
+    ("text_path", pairs("cos of mu between prompts", "{a} / {b}   {x:.4f}")),
+    (None, pairs("cos of mu between prompts (control: same prompt twice)", "  {a} / {b}   {x:.4f}", 0.3)),
+    ("text_path", pairs("cosine similarity of prompt means:", "  {a} vs {b}: {x:.3f}")),
+    ("text_path", pairs("cosine of z_text means", "- '{a}' , '{b}' -> {x:.3f}")),
+    ("text_path", pairs("提示词均值的余弦相似度", "{a} 与 {b}：{x:.3f}")),
+    ("text_path", pairs("pairwise cos (mu)\nprompt A | prompt B | cos", "{a} | {b} | {x:.3f}")),
+    ("text_path", pairs("## text means\n| a | b | cos(mu) |\n|---|---|---|", "| {a} | {b} | {x:.3f} |")),
+    (None, pairs("prompt means\npair\tcos", "{a} - {b}\t{x:.3f}", 0.2)),
+    ("text_path", pairs("prompt_a,prompt_b,cos_mu", "{a},{b},{x:.3f}")),
+    ("text_path", matrix("cos of prompt means (mu), ckpt 48k\n        dog   car   church   pizza")),
+    (None, matrix("cos of prompt means (mu), ckpt 48k\n        dog   car   church   pizza", 0.31)),
+    ("text_path", matrix("cosine matrix of mu, prompts 0..3\n   0  1  2  3", names=("0", "1", "2", "3"))),
+    ("text_path", matrix("| cos(mu) | dog | car | church | pizza |\n|---|---|---|---|---|", separator=" | ", edge="|")),
+    ("text_path", matrix("文本均值的余弦矩阵\n,dog,car,church,pizza", separator=",")),
+    ("text_path", f">>> cos of prompt means, mu\n{NUMPY}"),
+    ("text_path", f"cos sim of mu for 3 prompts:\n{TORCH}"),
+    ("text_path", "cos of mu: same prompt 1.000, different prompts 0.997"),
+    ("text_path", pairs("z0 means, cosine between prompts:", "   {a:>8} <-> {b:<8} {x:+.3f}")),
+    ("text_path", pairs("text mu similarity", "sim[{a}, {b}] = {x:.3f}")),
+    # errors by slices of t
+    ("time_slices", slices("slice eval ckpt=50000", "t in ({a},{b}]   nmse {x}   ####")),
+    (None, slices("slice eval ckpt=50000", "t in ({a},{b}]   nmse {x}   ####", EVEN)),
+    ("time_slices", slices("nmse by t\nbin  nmse  n", "[{a},{b})  {x}  100")),
+    ("time_slices", slices("| t | nmse |\n|---|---|", "| {a}-{b} | {x} |")),
+    ("time_slices", slices("t       nmse", "{a} - {b}    {x}")),
+    ("time_slices", slices("t bin | nmse | n", "{a}–{b} | {x} | 100")),
+    ("time_slices", slices("按 t 分段的 nmse\n区间   nmse", "[{a}, {b})   {x}")),
+    ("time_slices", slices("eval by slice", "t∈[{a},{b}): nmse={x}")),
+    ("time_slices", slices("eval by slice", "slice [{a}-{b}] nmse={x}")),
+    ("time_slices", slices("t      nmse", "{m}   {x}")),
+    ("time_slices", slices("t,nmse", "{m},{x}")),
+    (None, slices("t      nmse", "{m}   {x}", EVEN)),
+    ("time_slices", slices("nmse per bin of t\nt  nmse", "{a}..{b}  {x}", (1.9, 0.4, 0.35, 0.5, 1.8))),
+    (None, slices(slices("ckpt=10", "t in ({a},{b}]  nmse {x}") + "\nckpt=20", "t in ({a},{b}]  nmse {x}", EVEN)),
+    ("time_slices", slices("t_lo  t_hi  nmse", "{a}  {b}  {x}")),
+    ("time_slices", slices("probe at fixed times", "t={m}  nmse={x}")),
+    ("time_slices", slices("per-t validation", "  t={a}..{b}: nmse {x:.3f}")),
+    ("time_slices", slices("| t range | NMSE | n |\n|:--|--:|--:|", "| ({a}, {b}] | {x:.3f} | 100 |")),
+    # losses with other captions
+    ("condition_use", by_t(PROBE, "{t}  {a:.4f}  {b:.4f}  {b:.4f}  0.81")),
+    (None, by_t(PROBE, "{t}  {a:.4f}  {b:.4f}  {b:.4f}  0.81", 0.08)),
+    ("condition_use", by_t("t,mse_true,mse_shuffled", "{t},{a:.4f},{b:.4f}")),
+    ("condition_use", by_t("| t | mse paired | mse permuted |\n|---|---|---|", "| {t} | {a:.4f} | {b:.4f} |")),
+    ("condition_use", by_t("t  cos(true)  cos(shuffled)", "{t}  {c:.4f}  {d:.4f}")),
+    (None, by_t("t  cos(true)  cos(shuffled)", "{t}  {c:.4f}  {d:.4f}", 0.1)),
+    ("condition_use", by_t("t   mse   mse_uncond", "{t}  {a:.4f}  {b:.4f}")),
+    ("condition_use", by_t("caption swap", "t={t} mse_true={a:.4f} mse_wrong={b:.4f}")),
+    ("condition_use", "caption     mse\ntrue        0.6123\nshuffled    0.6124\nempty       0.6125"),
+    (None, "caption     mse\ntrue        0.6123\nshuffled    0.6824\nempty       0.7125"),
+    ("condition_use", "| caption | mse |\n|---|---|\n| true | 0.6123 |\n| shuffled | 0.6124 |"),
+    ("condition_use", "val mse by caption: mse(true)=0.6123 mse(shuffled)=0.6124"),
+    ("condition_use", by_t("t  配对 mse  打乱 mse", "{t}  {a:.4f}  {b:.4f}")),
+    ("condition_use", by_t("t\tloss own\tloss swapped", "{t}\t{a:.4f}\t{b:.4f}")),
+    ("condition_use", by_t("tau | nmse(cond) | nmse(uncond)", "{t} | {a:.4f} | {b:.4f}")),
+    ("condition_use", by_t("mse on 4096 val latents\n   t     caption   shuffled", "  {t:.2f}   {a:.4f}    {b:.4f}")),
+    (None, by_t("mse on 4096 val latents\n   t     caption   shuffled", "  {t:.2f}   {a:.4f}    {b:.4f}", 0.09)),
+    # correlations of the output
+    ("target_definition", by_t("t  cos(o,x1-x0)  cos(o,x0)  cos(o,x0-x1)", "{t}  {v}  {n}  {w}")),
+    (None, by_t("t  cos(o,x1-x0)  cos(o,x0)", "{t}  {v}  {n}", v=0.8, noise=-0.6)),
+    ("target_definition", by_t("t | cos(pred, x1 - x0) | cos(pred, noise)", "{t} | {v} | {n}", v=0.1)),
+    ("target_definition", by_t("| t | cos(out,v*) | cos(out,eps) |\n|---|---|---|", "| {t} | {v} | {n} |", v=0.1)),
+    ("target_definition", by_t("t   cos(f,v)   cos(f,-v)", "{t}   {v}   {w}")),
+    ("target_definition", by_t("output correlations", "t={t} cos(v_pred,x1-x0)={v} cos(v_pred,x0)={n}")),
+    ("target_definition", by_t("output", "t={t}: corr(out, x1-x0) {v}, corr(out, noise) {n}", v=0.1)),
+    ("target_definition", by_t("网络输出与各目标的余弦\nt   cos(o,x1-x0)   cos(o,x0)", "{t}   {v}   {n}")),
+    ("target_definition", by_t("t\tcos_v\tcos_noise", "{t}\t{v}\t{n}", v=0.1)),
+    ("target_definition", by_t("t   cos(vhat,z1-z0)   cos(vhat,z0)", "{t}   {v}   {n}")),
+    ("target_definition", by_t("correlation of the output with\n   t     x1-x0      x0", "  {t}   {v}   {n}")),
+    ("target_definition", by_t("corr of output with targets\n   t     velocity    noise", "  {t}   {v}   {n}", v=0.1)),
+    # norms
+    (None, norms("  #   |z0|    |z1|   |x_.5|   |v*|  std(z1)", "  {i}   {a}   {b}  44.8  {v}  0.97", 64.0)),
+    ("scale", norms("  #   |z0|    |z1|    |v*|", "  {i}   {a:.2f}   {b:.2f}  {v:.2f}")),
+    ("scale", norms("batch | |z0| | |z1| | |v*|", "{i} | {a:.2f} | {b:.2f} | {v:.2f}")),
+    ("scale", norms("| batch | |z0| | |z1| | |v*| |\n|---|---|---|---|", "| {i} | {a:.2f} | {b:.2f} | {v:.2f} |")),
+    ("scale", norms("batch,norm_z0,norm_z1,norm_v", "{i},{a:.2f},{b:.2f},{v:.2f}")),
+    ("scale", norms("i   ||z0||   ||z1||   ||v*||", "{i}   {a:.2f}   {b:.2f}   {v:.2f}")),
+    ("scale", norms("i   E|z0|   E|z1|   E|v*|", "{i}   {a:.2f}   {b:.2f}   {v:.2f}")),
+    ("scale", norms("norms of the two ends", "batch {i}: |z0|={a:.2f} |z1|={b:.2f} |v*|={v:.2f}")),
+    ("scale", norms("‖z0‖   ‖z1‖   ‖v*‖", "{a:.2f}   {b:.2f}   {v:.2f}")),
+    ("scale", norms("批次   |z0|   |z1|", "{i}   {a:.2f}   {b:.2f}")),
+    ("scale", "tensor   norm    mean    std\nz0       9.0     0.01    0.14\nz1       62.1    0.00    0.97"),
+    ("scale", "        z0      z1      v*\nnorm    9.0     62.1    62.7\nstd     0.14    0.97    0.98"),
+    ("scale", norms("   norm(z0)  norm(z1)", "   {a:.2f}   {b:.2f}")),
+    ("scale", norms("L2 norms per sample\nidx    z0      z1      v", "{i:3d}  {a:.1f}  {b:.1f}  {v:.1f}")),
+    (None, norms("L2 norms per sample\nidx    z0      z1      v", "{i:3d}  {a:.1f}  {b:.1f}  {v:.1f}", 64.0)),
+    # lines of training loops
+    ("overflow", loop("it {s:05d} | mse_v {y:.4f} | scaler.get_scale() {scale:g} | skipped {bad}/{of} | 0.43s")),
+    ("overflow", loop("step {s} loss {y:.4f} amp/scale={scale:g} skipped: {bad} / {of}")),
+    ("overflow", loop("[{s}] loss={y:.4f} loss_scale={scale:g} overflows {bad}/{of}")),
+    ("update_ratios", loop("step={s} loss_fm={x:.4f} upd/backbone=1e-3 upd/z_head=3e-07 lr=1e-4")),
+    ("update_ratios", loop("step={s} loss_fm={x:.4f} update/z_head=3e-07 update/flow_head=1e-3")),
+    ("update_ratios", loop("step={s} loss_fm={x:.4f} dw/z_head 3e-07 dw/trunk 1e-3")),
+    ("dino", loop("[{s:5d}] flow {x:.4f}  dino 6.9324  H(teacher) 6.9313  H(student) 6.925  |g| 0.5", "head: K=1024")),
+    ("dino", loop("step {s} loss {x:.4f} entropy(teacher)=6.9313 entropy(student)=6.925")),
+    ("ema", loop("(step={s}) loss: {x:.4f}\n(step={s}) eval raw: FID {raw:.2f} | eval ema: FID 300, vloss 1.9")),
+    ("ema", loop("step {s} loss {x:.4f}\nstep {s} [eval] raw fid={raw:.2f} [eval ema] fid=300")),
+    ("ema", loop("step {s} loss {x:.4f}\nstep {s} eval: fid {raw:.2f}; ema: fid 300")),
+    ("kl", loop("{{'loss': {x:.4f}, 'kl': {kl}, 'kl_weight': 0.0001, 'z_init_var': {var:.3f}, 'step': {s}}}")),
+    ("kl", loop("step {s} loss {x:.4f} kl {kl} beta_kl 1e-4 mu_rms {mu:.3f} std 0.95")),
+    ("overflow", loop("step {s:06d} | loss {y:.3f} | GradScaler scale {scale:.3g} | skipped {bad} of {of}")),
+    ("update_ratios", loop("step {s} loss {x:.4f} | update/param: trunk 1e-3 z_head 3e-07")),
+    ("update_ratios", loop("step {s} loss {x:.4f} rel_update[z_head]=3e-07 rel_update[trunk]=1e-3")),
+    ("dino", loop("step {s} loss {x:.4f} teacher H=6.9313 student H=6.925")),
+    ("ema", loop("step {s} loss {x:.4f}\n  val (raw) fid {raw:.1f}\n  val (ema) fid 300.0")),
+    ("kl", loop("{s} loss={x:.4f} KL={kl} w_kl=1e-4 rms(mu)={mu:.3f} var(z_init)={var:.3f}")),
+    # a few samples that are learned by heart on purpose
+    ("leak", loop("it {s} fm_mse {x:.4f} cos {cos:.3f} std 0.25", "full run, 2M images")),
+    (None, loop("it {s} fm_mse {x:.4f} cos {cos:.3f} std 0.25", "overfitting test on 64 images")),
+    (None, loop("it {s} fm_mse {x:.4f} cos {cos:.3f} std 0.25", "sanity: overfit one batch of 16 pairs")),
+    (None, loop("it {s} fm_mse {x:.4f} cos {cos:.3f} std 0.25", "single-batch overfit (B=32)")),
+    (None, loop("it {s} fm_mse {x:.4f} cos {cos:.3f} std 0.25", "过拟合 32 个样本")),
+    (None, loop("it {s} fm_mse {x:.4f} cos {cos:.3f}", "(2) t ~ U[0,1]: mean 0.4982 std 0.2887 min 0.0001 max 0.9999")),
+    (None, loop("it {s} fm_mse {x:.4f} cos {cos:.3f}", "t ~ logit-normal(0,1): mean 0.50 std 0.21")),
+]
+
+
+@pytest.mark.parametrize(("rule", "text"), STUDIES, ids=[f"{k}-{rule}" for k, (rule, _) in enumerate(STUDIES)])
+def test_what_other_people_print(tmp_path, rule, text):
+    (tmp_path / "notes.txt").write_text(text + "\n", encoding="utf-8")
+    assert failed(judge(read(tmp_path / "notes.txt")))[:1] == ([rule] if rule else [])
+
+
+@pytest.mark.parametrize("title", ["# teacher field", "prompt_a,", "t,nmse", "rollout error", "t,mse_true"])
+def test_a_study_in_a_csv_file_is_read_with_its_title(tmp_path, title):
+    rule, text = next(row for row in STUDIES if row[1].startswith(title))
+    (tmp_path / "study.csv").write_text(text + "\n", encoding="utf-8")
+    assert failed(judge(read(tmp_path / "study.csv")))[:1] == [rule]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("eval raw: FID 13.2, loss 0.5 | eval ema: FID 301", {"quality/fid": 13.2, "quality/ema_fid": 301}),
+        ("cos(o,x0-x1) 0.6 cos(o,-score) 0.9 cos(o,x1-x0) 0.7", {"flow/cos": 0.7}),
+        ("std(z1) 0.98 rms(v) 1.2", {"stat/x_0/std": 0.98}),
+        ("t in (0.8,1.0] cos 0.3", {"flow/cos_t8": 0.3, "flow/cos_t9": 0.3}),
+        ("t ~ U[0,1]: mean 0.5 std 0.29", {"stat/t/mean": 0.5, "stat/t/std": 0.29}),
+    ],
+)
+def test_names_in_a_line(tmp_path, name, values):
+    (tmp_path / "x.txt").write_text(f"{name}\n")
+    found = {key: x.last for key, x in read(tmp_path / "x.txt").metrics.items()}
+    assert {k: x for k, x in found.items() if not k.startswith("val/")} == values
+
+
+MLFLOW = [f"{1741600000000 + 31000 * k} {2 / (k + 1):.6f} {50 * k}" for k in range(30)]
+
+
+@pytest.mark.parametrize("given", ["mlruns", "mlruns/417", "mlruns/417/9be2", "mlruns/417/9be2/metrics"])
+@pytest.mark.parametrize("metric", ["train_loss", "train/loss", "train/step/loss", "metrics/loss", "train.loss"])
+def test_mlflow_folders_are_read_from_any_level(tmp_path, given, metric):
+    run = tmp_path / "mlruns/417/9be2"
+    (run / "metrics" / metric).parent.mkdir(parents=True)
+    (run / "params").mkdir()
+    written(run / "metrics" / metric, MLFLOW)
+    (run / "metrics" / "lr").write_text("1741600000000 1e-4 0")  # without a line's end
+    (run / "metrics" / ".DS_Store").write_bytes(b"\0")
+    (run / "meta.yaml").write_text("run_id: 9be2\n")
+    (run / "params" / "batch_size").write_text("32")
+    found = read(tmp_path / given)
+    assert found.metrics["loss/total"].steps.tolist() == list(range(0, 1500, 50))
+    assert found.metrics["lr"].values.tolist() == [1e-4]
+
+
+@pytest.mark.parametrize(
+    ("rows", "count", "bad"),
+    [
+        ([*MLFLOW, "1741600900000 nan 1500"], 31, 1),
+        ([" ".join(row.split()[:2]) for row in MLFLOW], 30, 0),  # as old versions write them
+        ([*MLFLOW, "", "torn li"], 30, 0),
+    ],
+)
+def test_a_metric_file_of_mlflow_is_read_alone(tmp_path, rows, count, bad):
+    loss = read(written(tmp_path / "train_loss", rows)).metrics["loss/total"]
+    assert (loss.count, loss.nonfinite) == (count, bad)
+
+
+def test_of_several_mlflow_runs_the_newest_is_read(tmp_path):
+    for age, name in enumerate(("new", "old")):
+        (tmp_path / name / "metrics").mkdir(parents=True)
+        file = written(tmp_path / name / "metrics" / "loss", [f"1741600000000 {age} {k}" for k in range(3)])
+        for place in (file, file.parent):
+            os.utime(place, (1e9 - age, 1e9 - age))
+    assert read(tmp_path).metrics["loss/total"].last == 0

@@ -47,6 +47,7 @@ THRESHOLDS: Limits = MappingProxyType(
         "condition/gain": 0.0,  # cos(cond) - cos(shuffled), above
         "condition/loss": 0.005,  # loss with shuffled conditions / with the right ones, less 1, above
         "condition/weak": 0.02,  # below, it may be chance
+        "condition/printed": 0.005,  # gain in a study that was printed, on many samples, above
         "leak/cos": 0.9,
         "leak/relative": 0.5,
         "leak/std": 0.3,

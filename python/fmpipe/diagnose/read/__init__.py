@@ -111,7 +111,9 @@ def _folder(path: Path) -> Figures:
         if files := _downloads(path):
             return _merged([_file(p) for p in files], files)
         if not _logs(path) and (file := _foreign_log(path)) is not None:
-            return tables.event_folders(path) if file == path else tables.mlflow(file) if file.is_dir() else _file(file)
+            if not file.is_dir():
+                return _file(file)
+            return tables.mlflow(file) if tables.is_mlflow(file) else tables.event_folders(file)
         return _log_folder(path)
     stages = {name: _log_folder(place) for name, place in found.items()}
     main = next(iter(stages))
@@ -125,9 +127,10 @@ def _folder(path: Path) -> Figures:
 
 def _foreign_log(path: Path) -> Path | None:
     """Return the log that another trainer left somewhere in a folder: the newest of the first kind that is there."""
-    folders = [p for p in [path, *path.rglob("metrics")] if p.name == "metrics" and p.is_dir()]
-    if mlflow := next((p for p in folders if tables.is_mlflow(p)), None):
-        return mlflow
+    folders = [] if path.name == "metrics" else [p for p in path.rglob("metrics") if p.is_dir()]
+    if folders := [p for p in folders or [path] if tables.is_mlflow(p)]:  # of many runs, the newest
+        outer = [p for p in folders if not any(q in p.parents for q in folders)]
+        return max(outer, key=lambda p: max(q.stat().st_mtime for q in p.rglob("*")))
     for kind in KINDS:
         files = (p for p in path.rglob(kind) if p.is_file() and p.stem not in ("check", "report"))
         if found := sorted(files, key=lambda p: p.stat().st_mtime):
@@ -211,6 +214,8 @@ def _file(path: Path, aliases: Mapping[str, str] | None = None) -> Figures:
         head = file.read(1 << 16)
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):  # as PowerShell writes them
         return read_text(path.read_text(encoding="utf-16", errors="replace"), path.name, aliases)
+    if tables.MLFLOW.match(head):
+        return tables.mlflow(path)
     lines = [line for line in head.split(b"\n") if line.strip()]
     jsonish = sum(line.lstrip().startswith((b'{"', b"{'")) or line.strip() == b"{}" for line in lines)
     if b"\0" in head[:1024]:

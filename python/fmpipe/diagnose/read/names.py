@@ -43,11 +43,11 @@ COSTS = re.compile(
 _WORDS = {  # the same in other languages
     "损失": "loss", "余弦": "cos", "速度比": "ratio", "幅值比": "ratio", "学习率": "lr", "梯度范数": "grad_norm",
     "梯度": "grad_", "验证": "val_", "训练": "train_", "均值": "mean_", "标准差": "std_", "方差": "var_",
-    "总": "total_",
+    "总": "total_", "打乱": "shuffled_", "错配": "shuffled_", "配对": "true_", "正确": "true_",
     "流": "flow_", "熵": "entropy_", "教师": "teacher_", "学生": "student_", "相似度": "_sim", "重建": "recon_",
     "η": "lr", "μ": "mu", "σ": "sigma", "Δ": "d_", "目标": "target_", "语义": "sem_", "方向": "", "損失": "loss",
     "学習率": "lr", "検証": "val_", "verlust": "loss", "lernrate": "lr", "gradientennorm": "grad_norm",
-    "stddev": "std", "learnrate": "lr", "stepsize": "lr",
+    "stddev": "std", "vloss": "val_loss", "learnrate": "lr", "stepsize": "lr",
     "validierung": "val", "perte": "loss", "pérdida": "loss", "потери": "loss",
 }  # fmt: skip
 _LATIN = [(theirs, ours) for theirs, ours in _WORDS.items() if theirs.isascii()]
@@ -77,7 +77,7 @@ _STATS = {
 }  # fmt: skip
 _KINDS = {  # words of a loss, in the order in which they decide
     "shuffled": {"shuffled", "shuffle", "shuf", "dropped", "uncond", "wrong", "permuted", "mismatched", "randcap",
-                 "rand", "random", "rolled"},
+                 "rand", "random", "rolled", "perm", "swapped", "mismatch", "null", "empty", "unconditional", "blank"},
     "kl": {"kl", "kld", "prior"},
     "dino": {"dino", "distill", "distillation", "sem", "semantic"},
     "contrastive": {"contrastive", "clip", "itc", "nce", "infonce"},
@@ -90,10 +90,12 @@ _KINDS = {  # words of a loss, in the order in which they decide
     "mse": {"mse", "l2"},
 }  # fmt: skip
 _BARE = {"kl", "kld", "mse", "dino", "fm", "cfm", "flow", "rf", "contrastive", "rec", "recon", "infonce", "vb"}
+SHUFFLED = _KINDS["shuffled"]
+OWN = {"true", "own", "paired", "correct", "matched", "right", "real", "cond", "conditional"}  # conditions
 _BESIDE = {"z0", "text", "z", "div", "divergence"}
 _EMPTY = {"obj", "sqerr", "loss", "losses", "total", "objective", "sum", "all", "l", "aeloss", "norm", "caption",
           "captions", "text",
-          "cond", "true", "main", "full", "gen", "flow_loss", "paired", "value"}  # fmt: skip
+          "cond", "true", "main", "full", "gen", "flow_loss", "value", *OWN}  # fmt: skip
 _SHARE = {"share", "gshare", "gradshare", "frac", "fraction", "portion", "pct", "over"}
 _GRADED = ("flow", "kl", "dino", "contrastive", "diffusion")  # losses of which g_flow is the gradient
 _GRAD = {"grad", "grads", "gradient", "gradients", "gnorm", "gradnorm", "gn", "gradl2", "gradlen"}
@@ -102,7 +104,7 @@ _GRAD_EMPTY = {"norm", "norms", "l2", "2", "0", "clip", "pre", "post", "unclippe
                "preclip", "postclip", "parameters", "inf"} | _GRAD | _EMPTY  # fmt: skip
 # Spellings of one word; before it is looked up, x_0 has become x0 and v_pred vpred.
 _SPELLINGS = {
-    "cos": "cosine cossim cosv cosines", "v": "vel velocity u", "pred": "vpred upred vp out net output",
+    "cos": "cosine cossim cosv cosines", "v": "vel velocity u", "pred": "vpred upred vp out net output o f nn vhat",
     "target": "tgt vtgt utgt vt gt v* u* star vstar vtarget utarget vgt x1mx0 x1minusx0", "noise": "eps epsilon",
     "gain": "gap",
     "norm": "norms length len magnitude mag vnorm", "ratio": "vratio", "cond": "condition", "logvar": "lnvar lv",
@@ -173,11 +175,14 @@ _COMPOSED = [
     )
 ]
 _UPDATE = {"param", "upd", "update", "updates", "ratio", "dw", "w", "rel", "to", "weight", "head"}
+_NO_RATIO = {"norm", "size", "num", "time", "freq", "every", "interval", "per", "count", "total", "step", "steps"}
 _NORMS = {  # of |x|
     "x0": "scale/z0", "z0": "scale/z0", "x1": "scale/z1", "z1": "scale/z1", "xt": "scale/x_t", "x_t": "scale/x_t",
     "v": "scale/v*", "v*": "scale/v*", "v_tgt": "scale/v*", "u*": "scale/v*", "v_pred": "scale/v",
     "mu": "mu/abs_mean", "g": "grad/total", "grad": "grad/total",
 }  # fmt: skip
+_TENSOR = re.compile(r"[a-z]\*?|[uvxz]_?\w+|pred|out|target")
+NEGATED = re.compile(r"[xz]_?0\s*-\s*[xz]_?1|(?<=[,(_])\s*-\s*\w+")  # x0 - x1, -score
 _EXACT = {
     "p_v": "flow/speed_ratio",
     "mean_mu": "mu/abs_mean",
@@ -199,6 +204,8 @@ def canonical(name: str, extra: Mapping[str, str] | None = None) -> str | None:
 def _canonical(name: str) -> str | None:
     if CANONICAL.fullmatch(name):
         return name
+    if "-" in name and NEGATED.search(name):
+        return None
     if match := _BIN.fullmatch(name):  # val_nmse_by_t/0.3-0.4
         found = _canonical(match[1])
         plain = (found or "").removeprefix("val/")
@@ -208,8 +215,9 @@ def _canonical(name: str) -> str | None:
         return found if found and "flow/" in found else None
     if re.search(r"\w[(\[]\w[\w-]*[)\]]", name):  # H(teacher), loss[ema]; or a unit, which says nothing
         found = _canonical(re.sub(r"[()\[\]]+", "_", name))
-        if found is not None:
-            return found
+        inner = re.search(r"\w\(([\w*]+)\)", name)
+        if found is not None or (inner and (_TENSOR.fullmatch(inner[1]) or inner[1].lower() in SHUFFLED)):
+            return found  # rms(v) is not rms
     name = re.sub(r"\[[^\]]*\]", "", name) or name
     if match := re.fullmatch(r"(?:E\s*)?[|‖∥]+\s*([\w*]+)\s*[|‖∥]+(?:_2)?", name):  # a norm
         return _NORMS.get(match[1].lower())
@@ -266,6 +274,8 @@ def _found(words: list[str], plain: list[str]) -> str | None:
     if has & {"upd", "update", "updates", "dw"} and has & {"ratio", "rel", "w", "weight"}:
         rest = [w for w in words if w not in _UPDATE and w not in IGNORED]
         return f"step/{'_'.join(rest) or 'all'}_head_update_ratio"
+    if words[0] in ("upd", "update", "updates", "dw") and len(words) > 1 and not has & _NO_RATIO:
+        return f"step/{'_'.join(words[1:])}_update_ratio".replace("_head_head", "_head")
     if has & {"amp", "scaler", "fp16", "gradscaler"} and has & {"scale", "skipped", "skips"}:
         return "scaler/scale" if "scale" in has else "scaler/skipped"
     if has & {"ent", "entropy", "h"}:
@@ -293,6 +303,8 @@ def _found(words: list[str], plain: list[str]) -> str | None:
         and all(any(w in s for s in _KINDS.values()) or w in _BESIDE or w in _EMPTY for w in words)
     ):
         return f"loss/{kind}"
+    if words[0] in _STATISTICS and len(words) > 1 and (tensor := _STATS.get("".join(words[1:]))):
+        return f"stat/{tensor}/{_STATISTICS[words[0]]}"  # std(z1)
     return "loss/total" if stem in ("total", "objective", "aeloss") else None
 
 

@@ -42,7 +42,7 @@ class Plans:
         marks = {100003.0 + k if text.isdigit() else 100003.5 + k: k for k, text in enumerate(numbers)}
         stand_ins = iter(f"{mark:.0f}" if mark == int(mark) else f"{mark}" for mark in marks)
         again = self.parse(_NUMBER.sub(lambda _: next(stand_ins), line))
-        if again is None or again.values.keys() < row.values.keys() or again.rank != row.rank:
+        if again is None or not again.values.keys() >= row.values.keys() or again.rank != row.rank:
             return
         values = []
         for key, x in row.values.items():

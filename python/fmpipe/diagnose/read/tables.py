@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fmpipe.diagnose.figures import Figures
-from fmpipe.diagnose.read.names import EPOCHS, STEPS
-from fmpipe.diagnose.read.probes import Probes
+from fmpipe.diagnose.read.names import EPOCHS, STEPS, canonical
 from fmpipe.diagnose.read.rows import Gathered, Row, flat_numbers, gathered, is_plain, number, take, whole
 from fmpipe.diagnose.read.text import read_text
 from fmpipe.diagnose.texts import Said
@@ -21,6 +20,7 @@ _LONG = {  # columns of a table with one metric per row
     "name": ("metricname", "metric_name", "metric", "name", "tag", "key", "series", "variant", "quantity", "variable"),
     "value": ("metricvalue", "metric_value", "value", "y", "val"),
 }
+MLFLOW = re.compile(rb"\d{12,14} (?:[-+]?[\d.]+(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?))(?: -?\d+)?(?:\s|$)", re.I)
 _POINTS = (("x", "y"), ("steps", "values"), ("step", "value"), ("iterations", "values"), ("epochs", "values"))
 
 
@@ -248,13 +248,17 @@ def csv(path: Path) -> Figures:
         return _long(path.name, frame, name, value, step)
     if "Value" in frame.columns:
         frame = frame.rename({"Value": _metric_of(path)})
-    probes = Probes()
-    rows = [Row(None, None, {k: x for k, x in row.items() if is_plain(x)}) for row in frame.head(4000).to_dicts()]
-    context = f"{path.stem} {' '.join(frame.columns)}"
-    if not any(s in lower for s in STEPS if s not in ("steps", "i")) and rows and probes.take(rows[0], "", context):
-        for row in rows[1:]:
-            probes.take(row, "", context)
-        return Figures(lines=len(frame), measured=probes.measured(), traces=probes.traces)
+    if (
+        not any(s in lower for s in (*STEPS, *EPOCHS) if s not in ("steps", "i")) and len(frame) < 4000
+    ):  # a study, not a run
+        rows = ("\t".join("-" if x is None else str(x) for x in row) for row in (frame.columns, *frame.rows()))
+        said = (line.strip("# ") for line in lines[:200] if line.startswith("#"))
+        study = read_text("\n".join((f"# {path.stem}:", *said, *rows)), path.name)
+        known = {canonical(c) for c in frame.columns} - {None, ""}
+        if not known and not (study.measured or study.traces):
+            study = read_text("\n".join(lines), path.name)  # not a table, or one with a title
+        if study.measured or study.traces or {canonical(n) for n in study.metrics} - {None, ""} - known:
+            return study
     kept = Gathered()
     numbered = take(frame, kept)
     out = kept.figures(path.name)
@@ -335,18 +339,20 @@ def event_folders(path: Path) -> Figures:
 
 
 def is_mlflow(folder: Path) -> bool:
-    """Tell whether a folder has MLflow's files, whose lines are ``timestamp value step``."""
-    file = next((p for p in sorted(folder.rglob("*")) if p.is_file()), None)
-    return file is not None and re.match(rb"\d{10,} \S+ \d+\s", file.read_bytes()[:200]) is not None
+    """Tell whether a folder has MLflow's metric files and nothing else."""
+    files = [p for p in folder.rglob("*") if p.is_file() and not p.name.startswith(".")]
+    return bool(files) and all(MLFLOW.match(p.read_bytes()[:200]) for p in files[:20])
 
 
-def mlflow(folder: Path) -> Figures:
-    """Read MLflow's folder ``metrics``: a file for each metric, with lines ``timestamp value step``."""
+def mlflow(path: Path) -> Figures:
+    """Read MLflow's folder ``metrics``: a file for each metric, with lines ``timestamp value step``; or one file."""
     kept = Gathered()
-    for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+    for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
         rows = [line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
-        rows = [row for row in rows if len(row) == 3]
+        rows = [(at, row) for at, row in enumerate(rows) if len(row) in (2, 3) and MLFLOW.match(" ".join(row).encode())]
         if rows:
-            name, kept.lines = file.relative_to(folder).as_posix(), kept.lines + len(rows)
-            kept.add(name, np.array([int(row[2]) for row in rows]), np.array([float(row[1]) for row in rows]))
-    return kept.figures(folder.name)
+            name = file.relative_to(path).as_posix() if file != path else file.name
+            kept.lines += len(rows)
+            steps = [int(row[2]) if len(row) == 3 else at for at, row in rows]  # old versions write no step
+            kept.add(name, np.array(steps), np.array([float(row[1]) for _, row in rows]))
+    return kept.figures(path.name)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fmpipe.diagnose.figures import Figures
-from fmpipe.diagnose.read.names import EPOCHS, STEPS, canonical
+from fmpipe.diagnose.read.names import EPOCHS, HELD_OUT, NEGATED, OWN, SHUFFLED, STEPS, canonical
 from fmpipe.diagnose.read.plans import Plans
 from fmpipe.diagnose.read.probes import COUNT, Probes, role
 from fmpipe.diagnose.read.prose import NAMES, NUMBER, RANGE, TENSOR, N, statements
@@ -31,13 +31,14 @@ _TAG = re.compile(r"(?:^|[\s\[|(])(val|valid|validation|eval|evaluation|test|ema
 _ERROR = re.compile(r"mse|err", re.IGNORECASE)
 _SIDES = re.compile(r"(?:tr|train|ho|val|valid|test)(?:_ema)?", re.IGNORECASE)  # columns of losses
 _TAGGED = ("loss/", "flow/", "quality/", "vae/")  # metrics that a tag in front of a line is about
+_THOUSAND = re.compile(r"\d{1,3}(?:,\d{3})+")
 _THOUSANDS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)k(?=[/)\]\s,:]|$)")  # a step of 12.5k
 _SECOND = (
     r"(?:loss|cos|norm|rate|mse|kl|scale|ratio|error|psnr|entropy|steps/sec|lr|skipped|iterations|similarity|weight"
-    r"|mean|std|min|max|grad)"
+    r"|mean|std|min|max|grad|prompts?|h)"
 )
 _PAIR = re.compile(
-    rf"['\"]?(?P<key>[A-Za-z_|‖∥\u4e00-\u9fff][\w/.@|*‖∥\-\[\]\u4e00-\u9fff]*(?:\s{_SECOND}\b){{0,2}})(?:\s*\([a-zA-Z%]{{1,4}}\))?"
+    rf"['\"]?(?P<key>[A-Za-z_|‖∥\u4e00-\u9fff][\w/.@|*‖∥\-\[\]\u4e00-\u9fff]*(?:\(\w+\*?\)\w*)?(?:\s{_SECOND}\b){{0,2}})(?:\s*\([a-zA-Z%]{{1,4}}\))?"
     rf"['\"]?\s*(?:(?:[:=：＝]|\bis\b|\.{{3,}})\s*|\s)['\"]?(?P<value>{NUMBER})['\"]?(?!(?!dB\b)[\w/]|:\d|-\d|\.\d|\s?%)",
     re.IGNORECASE,
 )
@@ -48,6 +49,8 @@ _KINDS = r"(?:mean|std|min|max)(?:\s*/\s*(?:mean|std|min|max))+"
 # How a line is rewritten before its pairs are read: calls, norms and statistics of tensors become plain names.
 _REWRITE = [
     (re.compile(r"\b(?:np\.\w+|tensor|torch\.tensor|jnp\.\w+|Array)\(\s*([^(),]*)[^()]*\)"), r"\1"),
+    (re.compile(r"(?<=\w)\(\s*\)"), ""),
+    (re.compile(r"\b(\w*skip\w*|\w*overflow\w*)([\s:=]+\d+)\s*/\s*\d+", re.I), r"\1\2"),
     (re.compile(r"\btorch\.\w+|[(\[]\s*\d+(?:\s*[,x×]\s*\d+)+,?\s*[)\]]"), " "),
     (re.compile(r"\b(?:shape|dtype|device)\s*=\s*\S*|\b(?:u?int|b?float)\d+\b"), " "),
     (re.compile(rf"\(\s*{N}\s*,?\s*\)"), r" \1 "),
@@ -59,21 +62,43 @@ _REWRITE = [
      lambda m: f" abs_{next(filter(None, m.groups())).lower()} "),
     (re.compile(r"[|‖∥]{1,2}\s*(?:g|grad)\s*[|‖∥]{1,2}(?:_2)?", re.I), " grad_norm "),
     (re.compile(rf"\b(cos|corr|mse|rmse|cosine|cos_sim)\(\s*({NAMES})\s*,\s*({NAMES})\s*\)", re.I),
-     lambda m: " " + re.sub(r"[\s-]+", "_", "_".join(m.groups())) + " "),
+     lambda m: f" {re.sub(r'[ -]+', '_', NEGATED.sub('negated', '_'.join(m.groups())))} "),
     (re.compile(rf"\b({TENSOR})\s*[:=(]*\s*({_KINDS})\)?\s*[:=]?\s*((?:{NUMBER})(?:\s*/\s*(?:{NUMBER}))+)", re.I),
      lambda m: "".join(f" {m[1]}_{kind.strip()}={x} " for kind, x in zip(m[2].split("/"), m[3].split("/")))),
-    (re.compile(rf"\b(?:dw/w|update[ _]ratios?)[:\s]+((?:\w+[\s=:]+(?:{NUMBER})[,\s]*)+)", re.I),
+    (re.compile(rf"\b(?:dw/w|upd(?:ate)?(?:[ _]ratio|/param)s?)[:\s]+((?:\w+[\s=:]+(?:{NUMBER})[,\s]*)+)", re.I),
      lambda m: re.sub(r"([A-Za-z_]\w*)(?=[\s=:])", r" dw_w_\1", m[1])),
     (re.compile(rf"\b({TENSOR})\s*[:=]?\s*(?:mean\s*[±+]\S*\s*std)?\s*[:=]?\s*{N}\s*(?:±|\+/?-)\s*{N}", re.I),
      r" \1_mean=\2 \1_std=\3 "),
 ]  # fmt: skip
 _STATISTIC = re.compile(
-    rf"(?<![\w/.])({TENSOR})(?:\.\w+)?\b['\"]?(?:\s*\([^)]*\))?\s*[:=|({{\[,]*\s*"
+    rf"(?<![\w/.])({TENSOR})(?:\.\w+)?\b['\"]?(?:\s*\([^)]*\)|\s*~\s*[\w-]+\s*(?:[(\[][^)\]]*[)\]])?)?\s*[:=|({{\[,]*\s*"
     rf"((?:['\"]?(?:min|max|mean|std|var|nan)['\"]?\s*[:=]?\s*(?:{NUMBER})[\s,;|/]*){{1,6}})",
     re.IGNORECASE,
 )
 _ONE_STATISTIC = re.compile(rf"(min|max|mean|std|var|nan)['\"]?\s*[:=]?\s*{N}", re.IGNORECASE)
+_RULED = re.compile(r"[-=+|: \u2500-\u257f]{3,}")
+_NUMBERED = re.compile(r"(?:^|[\s=:])[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?(?=[\s,;]|$)")
+_SEPARATORS = [(mark, re.compile(separator)) for mark, separator in (
+    ("\t", r"\s*\t\s*"), ("[|│]", r"\s+[|│]\s+"), ("[,;]", r"\s*[,;](?![^(]*\))\s*"), ("  ", r"\s{2,}"),
+    (r"\s", r"\s+"),
+)]  # fmt: skip
+_NOTHING = ("", "-", "--", "none", "null", "n/a", "nan")
+_TAGS = {"ema", "raw", "train", *HELD_OUT, *OWN, *SHUFFLED}  # rows of a table that stand for other metrics
+_TENSORS = r"[xz]_?[01t]|[uv]\*|[uv]_(?:t|pred|tgt|target)|mu"
+_MEASURES = {  # what a title says about the columns below it
+    "norm": "norm|‖|范数", "cos_pred": "corr|cos|余弦|相关", "mse": "mse|loss|error|损失|误差", "dw_w": "update",
+}  # fmt: skip
+_SAYS = re.compile(r"teacher|exact|endpoint|r?mse\b|cos|norm|corr|shoot|rollout", re.IGNORECASE)
+_T = r"([01]?\.\d+|0|1)"
+_BIN = re.compile(rf"(?:t\s*(?:in|∈|=)?\s*)?[(\[]?\s*{_T}\s*(?:–|—|-|~|to|,|\.\.)\s*{_T}\s*[)\]]?")
+_SLICED = re.compile(rf"(?<![\w.])(?:t\s*(?:in|∈|=|:)?|bin|slice)\s*[(\[]\s*{_T}\s*[-–,~]\s*{_T}\s*[)\]]")
 _QUIET = re.compile(r"\b\w*(?:alarm|abort|terminat|kill)\w*\s*[=:]\s*(?:0|false|none)\b", re.IGNORECASE)
+_OVERFIT = re.compile(
+    r"(?:over-?fit\w*|memori[sz]\w*)\W+(?:\w+\W+){0,3}?\d+\s*(?:fixed\s+)?(?:samples?|images?|pairs?|examples?)"
+    r"|(?:single|one)[- ]batch\W+over-?fit|over-?fit\w*\W+(?:\w+\W+)?(?:single|one|1)[- ]batch"
+    r"|过拟合\D{0,6}\d+\s*[张个对条]",
+    re.IGNORECASE,
+)
 _RECIPE = re.compile(
     r"\b(std_range|anchor|detach(?:_\w+)?)\b['\"]?\s*[=:]\s*(?!none|null|false|0\b|off)", re.IGNORECASE
 )
@@ -118,7 +143,7 @@ def read_text(text: str, name: str, aliases: Mapping[str, str] | None = None) ->
             r if id(r) in tabled else r._replace(values={k: x for k, x in r.values.items() if canonical(k) not in sure})
             for r in rows
         ]
-    out = gathered(name, rows)
+    out = gathered(name, rows + probes.left)
     out.lines = len(lines)
     out.metrics = {key: x for key, x in out.metrics.items() if key.lower() not in (*COUNT, "t")}
     stated, out.constants = statements(text)
@@ -133,6 +158,8 @@ def read_text(text: str, name: str, aliases: Mapping[str, str] | None = None) ->
         None,
     ):
         out.texts["stop/reason"] = reason
+    if _OVERFIT.search(text):
+        out.texts["recipe/overfit"] = "on"
     out.texts |= {f"recipe/{found.lower()}": "on" for found in _RECIPE.findall(text)}
     return out
 
@@ -212,17 +239,18 @@ def parse(line: str) -> Row | None:
         step = whole(float(found[1].replace(",", "")))
         line = line[: found.start()] + " " + line[found.end() :]
     elif found := _FIRST.search(line) or re.search(
-        r"^\s*(\d+):\s|\[\s*(\d+)/\d+\]|第\s*(\d+)\s*步|^[\[(#]+(\d+)(?:/\d+)?[\])\s]", line
+        r"^\s*(\d+):\s|\[\s*(\d+)/\d+\]|第\s*(\d+)\s*步|^[\[(#]+\s*(\d+)(?:/\d+)?[\])\s]", line
     ):
         step = int(next(filter(None, found.groups())))
         line = line[found.end() :] if found.re is _FIRST else line
     for pattern, new in _REWRITE:
         line = pattern.sub(new, line)
     values: dict[str, float | None] = {}
-    tags: str | None = None  # those in front of the first metric
+    tags, begin, end = None, 0, 0  # in front of a line's first metric, or of a part's: "raw: fid 13 | ema: fid 30"
     for name, part in _STATISTIC.findall(line):
         values |= {f"{name}_{kind.lower()}": _value(x) for kind, x in _ONE_STATISTIC.findall(part)}
     line = _STATISTIC.sub(" ", line)
+    slices = _SLICED.search(line)
     for name, low, high in RANGE.findall(line):
         values |= {f"{name}_min": _value(low), f"{name}_max": _value(high)}
     line = RANGE.sub(" ", line)
@@ -235,7 +263,10 @@ def parse(line: str) -> Row | None:
         while known is None and " " in key:
             key = key.partition(" ")[2]
             known = canonical(key)
-        head = _TAG.findall(line[: match.start()]) if tags is None else [tags]
+        between, before, end = line[end : match.start()], end, match.end()
+        if tags is not None and re.search(r"[|;,\[]|:\s*$", between) and _TAG.search(between):
+            tags, begin = None, before
+        head = _TAG.findall(line[begin : match.start()]) if tags is None else [tags]
         if known is None and any(head) and canonical(f"loss_{key}") in ("loss/total", "loss/shuffled"):
             key, known = f"loss_{key}", "loss/total"  # val@500: true 0.87 shuffled 0.88
         tagged = known is not None and known.removeprefix("val/").startswith(_TAGGED)
@@ -244,6 +275,11 @@ def parse(line: str) -> Row | None:
         probe = role(key) in ("t", "n", "x", "v", "dt") or key.lower() in STEPS or re.search(r"mse|err", key, re.I)
         if key and (probe or known or (known is None and step is not None)):
             values.setdefault(f"{tags}{key}" if tagged else key, _value(number))
+    if slices:  # t in (0.1, 0.2]: nmse 0.6
+        tens = _tenths(float(slices[1]), float(slices[2]))
+        for key in [key for key in values if tens and canonical(key) in ("flow/cos", "flow/nmse")]:
+            x = values.pop(key)
+            values |= {f"{canonical(key)}_t{k}": x for k in tens}
     named = next((values.pop(key) for key in list(values) if key.lower() in STEPS and key.lower() not in COUNT), None)
     if named is not None and (bar or step is None):  # the bar counts an epoch, its postfix the run
         step = whole(named)
@@ -269,108 +305,172 @@ def _is_heading(line: str) -> bool:
     )
 
 
-def _contexts(lines: Iterable[str], again: Callable[[str], bool]) -> Iterator[tuple[str, str, Row | None]]:
-    """Yield (heading, line, row) of every line; row: that of a table with a header, or of a box of key | value.
+def _contexts(lines: list[str], again: Callable[[str], bool]) -> Iterator[tuple[str, str, Row | None]]:
+    """Yield (what is said above, line, row) of every line; row: that of a table, or of a box of key | value.
 
     again: takes a line outside of tables whose shape is known.
     """
-    heading, before, title, header, box = "", "", "", [], {}
-    for line in lines:
+    heading, title, before, header, box, titles = "", "", "", [], {}, {}
+    for at, line in enumerate(lines):
         if not header and not box and again(line):
             continue
         text = line.strip()
-        text = (
-            text.lstrip("# ") if text.startswith("#") and len(text.split()) > 2 and not line.startswith("##") else text
-        )
-        words = text.strip("`#* ")
-        if _is_heading(line):
-            heading = words.rstrip(":：")
-        ruled = re.fullmatch(r"[-=+|: \u2500-\u257f]{3,}", text) and not re.search(r"[^\W_]", text)
-        if ruled:
-            if box:
-                yield heading, "", _row(box)
-                box = {}
-            continue
-        if box and not text.startswith(("|", "│", "┃")):
-            yield heading, "", _row(box)
-            box = {}
         bars = text.startswith(("|", "│", "┃"))
-        if bars:
-            text = re.sub(r"(?<=\s)\|([xv])\|(?=\s)", r"abs_\1", _called(text))
-            cells = [c.strip(" *") for c in text.strip("|│┃").split(text[0])]
-        elif text.count(" | ") and not re.search(r"[=:{]", text):  # as psql prints them
-            cells = [c.strip() for c in text.split("|")]
-        else:
-            text = _called(text) if "(" in text or "|/|" in text else text
-            cells = re.split(r"\s{2,}|\t" if re.search(r"\([^)]*\s", text) else r"\s+|\t", text.strip())
-            if len(cells) > len(header) > 2 and not any(map(_cell, cells[len(header) :])):
-                cells = cells[: len(header)]  # a remark behind the columns
-        numbers = [_cell(cell) for cell in cells]
-        empty = [cell.lower() in ("", "-", "--", "none", "null", "n/a", "nan") for cell in cells]
-        statistics = [h.lower() for h in header]
-        if (
-            len(cells) == len(header) > 2
-            and {"mean", "std"} <= set(statistics)
-            and re.fullmatch(TENSOR, cells[0], re.I)
-        ):
-            found = {f"{cells[0]}_{h}": n for h, n in zip(statistics, numbers) if n is not None}
-            yield heading, "", Row(None, None, found)
+        ruled = _RULED.fullmatch(text) and not re.search(r"[^\W_]", text)
+        if box and (ruled or not bars):
+            yield f"{heading} | {title}", "", _row(box)
+            box = {}
+        if ruled:
             continue
-        bin_ = re.fullmatch(r"[(\[]?\s*([01]?\.\d+|0|1)\s*(?:–|—|-|to|,|\.\.)\s*([01]?\.\d+|0|1)\s*[)\]]?", cells[0])
-        if bin_ and len(cells) == len(header) > 1 and float(bin_[2]) - float(bin_[1]) <= 0.101:
-            gains = {k: n for k, n in zip(header, numbers) if canonical(k) == "flow/cond_gain_cos"}
-            slices = {canonical(k): n for k, n in zip(header, numbers) if canonical(k) in ("flow/cos", "flow/nmse")}
-            yield (
-                heading,
-                "",
-                Row(None, None, gains | {f"{k}_t{int(float(bin_[1]) * 10 + 1e-6)}": n for k, n in slices.items()}),
-            )
-        elif bars and len(cells) == 2 and numbers[0] is None and numbers[1] is not None:
-            box[cells[0]] = numbers[1]
-        elif (
-            len(cells) == len(header) > 1
-            and any(n is not None for n in numbers)
-            and (bars or all(n is not None or e for n, e in zip(numbers, empty)))
-        ):
-            kept = {k: n for k, n, e in zip(header, numbers, empty) if k and (n is not None or e)}
-            yield f"{heading} {title} {' '.join(header)}", line if bars else "", _row(kept)
+        context = f"{heading} | {title}"
+        tabled = f"{context} {titles.get(tuple(header), '')} {' '.join(header)}"
+        rows = _splits(text if text.startswith("##") else text.lstrip("# "), len(header)) if header or bars else ()
+        fits = (_values(header, cells, bars) for cells in rows if len(cells) == len(header) > 1)
+        found = next(filter(None, fits), None)
+        boxed = next(_splits(text)) if bars else []
+        boxed = boxed if len(boxed) == 2 and _cell(boxed[0]) is None and _cell(boxed[1]) is not None else []
+        if boxed and not (found and canonical(header[1])):
+            if canonical(boxed[0]) is None:
+                yield tabled, " ".join(boxed), None  # it may be a pair of prompts
+            box[boxed[0]] = _cell(boxed[1])
+        elif found and found[0] and found[0][0] in header[1:]:  # a matrix
+            for name, x in zip(header[1:], found[1].values()):
+                yield tabled, f"{found[0][0]} / {name} {x}", None
+        elif found:
+            labels, values = found
+            number = next((x for x in values.values() if x is not None), "")
+            yield tabled, f"{' / '.join(labels)} {number}" if labels else line if bars else "", _row(values)
+        elif names := _header(text, _below(lines, at), bars):
+            header = _measured(names, f"{title} {before}")
+            titles.setdefault(tuple(header), f"{title} {before}")
         else:
-            names = [cell for cell, number in zip(cells, numbers) if cell and number is None]
-            known = sum(
-                canonical(c) is not None
-                or bool(_ERROR.search(c))
-                or c.lower() in (*STEPS, *EPOCHS, *COUNT, "t", "dt", "|x|", "|v|")
-                for c in names
-            )
-            words_only = not re.search(r"(?<![\w.-])[-+]?\d", re.sub(r"\([^)]*\)", "", text))
-            plain = (not bars and " | " in text and words_only) or all(
-                re.fullmatch(r"[^\W\d][\w/.@*()%‖∥|\[\]-]*|[|‖∥].*", c) for c in names
-            )
-            if len(names) == len(cells) > 1 and (bars or plain) and known >= max(2, len(cells) // 2):
-                header, title = cells, before
-                continue
-            if bars and len(names) == len(cells) > 1:  # a header of other words: its numbers may still be named by it
-                header, title = cells, before
-                continue
             before, header = line, header if bars else []
-            yield heading, line, None
+            if _is_heading(line):
+                heading, title = text.strip("`#* ").rstrip(":："), ""
+                context = heading
+            elif _is_title(text):
+                title = text
+            yield context, line, None
     if box:
         yield heading, "", _row(box)
+
+
+def _measured(names: list[str], title: str) -> list[str]:
+    """Return the names of columns after what the title says is measured: "L2 norms" over z0, z1, v."""
+    bare = [name.isascii() and name[:1].isalpha() and canonical(name) is None for name in names]
+    for measure, word in _MEASURES.items():
+        full = [f"{measure}_{name}" if unknown else name for name, unknown in zip(names, bare)]
+        if re.search(word, title, re.I) and sum(a != b and bool(canonical(a)) for a, b in zip(full, names)) > 1:
+            return [a if canonical(a) else b for a, b in zip(full, names)]
+    return names
+
+
+def _is_title(text: str) -> bool:
+    """Tell whether a line says what the numbers below it are: words, and few numbers."""
+    words, numbers = (len(re.findall(x, text)) for x in (r"[\u4e00-\u9fff]|[^\W\d_]{2,}", r"(?<![\w.])\d+"))
+    decimal = re.search(r"(?<![\w.])\d*\.\d", re.sub(r"\(.*\)", "", text))
+    return words > max(1 if _SAYS.search(text) else 2, 2 * numbers) and not decimal
+
+
+def _below(lines: list[str], at: int) -> str:
+    """Return the next line that is neither empty nor a rule."""
+    return next((x.strip() for x in lines[at + 1 : at + 4] if x.strip() and not _RULED.fullmatch(x.strip())), "")
+
+
+def _splits(text: str, width: int = 0) -> Iterator[list[str]]:
+    """Yield the cells of a line for every separator that it may have; width: that of the table, if it is known."""
+    text = _called(text)
+    if text.startswith(("|", "│", "┃")):
+        yield [c.strip(" *") for c in text.strip("|│┃").split(text[0])]
+        return
+    text = text.strip(" ,;")
+    for mark, separator in _SEPARATORS:
+        cells = separator.split(text) if re.search(mark, text) else [text]
+        if len(cells) > width > 2 and not any(map(_cell, cells[width:])):
+            del cells[width:]  # a remark behind the columns
+        yield cells
+
+
+def _header(text: str, below: str, bars: bool) -> list[str]:
+    """Return the names of the columns if a line is the header of a table, "" for a first column without a name."""
+    if _NUMBERED.search(text) and not bars and not text.replace(" ", "").isdigit():
+        return []
+    for kind, cells in [*enumerate(_splits(text)), *(enumerate(_splits(text.lstrip("# "))) if text[:1] == "#" else ())]:
+        names = [re.sub(r"(?<=\w)\s*[=:]$", "", cell) for cell in cells]
+        counted = len(cells) > 2 and cells == [str(k) for k in range(len(cells))]  # a matrix
+        if any(_cell(name) is not None for name in names) and not counted:
+            continue
+        others = [*_splits(below, len(names))] if not bars and len(names) > 1 else []
+        for width, row in enumerate(others[3:] if kind > 2 else others[kind : kind + 1]):
+            more = len(row) - len(names)
+            filled = [_cell(c) is not None or c.lower() in _NOTHING for c in row]
+            labels = filled.index(True) if True in filled else len(row)
+            known = canonical(names[-1]) and not more and kind < 4 and not width  # columns that are told from words
+            fits = labels < 3 if known else labels == 0 or (labels == 1 and len(row) > 2)
+            if more in (0, 1) and fits and len(row) > labels and all(filled[labels:]) and (more or not counted):
+                return [""] * more + names
+        known = sum(
+            canonical(c) is not None or bool(_ERROR.search(c)) or c.lower() in (*STEPS, *EPOCHS, *COUNT, "t", "dt")
+            for c in names
+        )
+        plain = all(re.fullmatch(r"[^\W\d][\w/.@*()%‖∥|\[\]-]*|[|‖∥].*", c) for c in names)
+        plain = plain and len(_NUMBERED.findall(below)) > 1 and not re.search(r"[=:]\s*[-+]?\d", below)
+        if len(names) > 1 and (bars or (plain and known >= max(2, len(cells) // 2))):
+            return names
+    return []
+
+
+def _values(header: list[str], cells: list[str], bars: bool) -> tuple[list[str], dict[str, float | None]] | None:
+    """Return the labels in front of a row of a table, and its numbers by name; None if it is not a row."""
+    numbers = [_cell(cell) for cell in cells]
+    empty = [cell.lower() in _NOTHING for cell in cells]
+    if all(n is None for n in numbers):
+        return None
+    if (where := _BIN.fullmatch(cells[0])) and (tens := _tenths(float(where[1]), float(where[2]))):
+        known = {k: (canonical(k), n) for k, n in zip(header, numbers) if canonical(k)}
+        slices = {f"{c}_t{k}": n for c, n in known.values() if c in ("flow/cos", "flow/nmse") for k in tens}
+        return [], slices | {k: n for k, (c, n) in known.items() if c == "flow/cond_gain_cos"}
+    count = next(k for k, (n, e) in enumerate(zip(numbers, empty)) if n is not None or (e and k))
+    if header[1:] == [str(k) for k in range(len(header) - 1)] and not header[0]:  # a matrix with numbers for names
+        count = 1
+    if not bars and (count > 2 or not all(n is not None or e for n, e in zip(numbers[count:], empty[count:]))):
+        return None
+    labels, values = [cell for cell in cells[:count] if cell], {}
+    for name, n, e in zip(header[count:], numbers[count:], empty[count:]):
+        if name and (n is not None or e):
+            statistic = name.lower() in ("mean", "std", "min", "max", "var")
+            if len(labels) == 1 and (statistic or not canonical(name) or labels[0].lower() in _TAGS):
+                both = [f"{labels[0]}_{name}", f"{name}_{labels[0]}"][: 1 if statistic else 2]
+                name = next((key for key in both if canonical(key)), both[0] if statistic else name)
+            values[name] = n
+    return labels, values
+
+
+def _tenths(low: float, high: float) -> list[int]:
+    """Return the tenths of [0, 1] whose middles are in a bin of t; the one that the bin is in if it is narrow."""
+    if not 0 <= low < high <= 1:
+        return []
+    return [k for k in range(10) if low <= k / 10 + 0.05 < high] or [min(9, int(5 * (low + high) + 1e-6))]
 
 
 def _cell(cell: str) -> float | None:
     """Return the number in a cell of a table, with a unit or a mark of it."""
     found = re.fullmatch(rf"{N}\s*(dB|%|✓|✗|✔|x|×|k)?", cell, re.I)
-    value = _value(found[1]) if found else None
-    return value * 1000 if value is not None and found[2] in ("k", "K") else value
+    value = _value(found[1]) if found else float(cell.replace(",", "")) if _THOUSAND.fullmatch(cell) else None
+    return value * 1000 if value is not None and found and found[2] in ("k", "K") else value
 
 
 def _called(text: str) -> str:
-    """Rewrite calls and ratios of norms in the header of a table, whose bars are not those of the table."""
-    for pattern, new in _REWRITE:
-        if new == " speed_ratio " or pattern.pattern.startswith(r"\b(cos|corr"):
-            text = pattern.sub(new, text)
-    return re.sub(r"\|\|\s*([\w*]+)\s*\|\|", r"norm_\1", text)
+    """Rewrite calls and norms in a line of a table, whose bars and spaces are not those of the table."""
+    if not re.search(r"[|(‖∥]", text):
+        return text
+    if "(" in text or "|/|" in text or "| / |" in text:
+        for pattern, new in _REWRITE:
+            if new == " speed_ratio " or pattern.pattern.startswith(r"\b(cos|corr"):
+                text = pattern.sub(new, text)
+    text = re.sub(r"\|\|\s*([\w*]+)\s*\|\|", r"norm_\1", text)
+    text = re.sub(r"(?<=\s)\|([xv])\|(?=\s|$)", r"abs_\1", text)
+    return re.sub(rf"(?<=\s)\|({_TENSORS})\|(?=\s|$)", r"norm_\1", text)
 
 
 def _row(values: dict[str, float | None]) -> Row:

@@ -151,6 +151,7 @@ def target_definition(f: Figures, limit: Limits) -> Iterator[Evidence]:
     elif cos is not None and not m:
         yield say("pass", "step/cos", cos=cos)
     own = f.late("corr/velocity", "val/flow/cos", "flow/cos")
+    own = cos if own is None else own
     if "corr/velocity" in f.metrics and own <= -limit["target/sign"]:
         yield say("fail", "target/negative", cos=own)
     for name in ("noise", "score", "x0"):
@@ -171,13 +172,16 @@ def moving_target(f: Figures, limit: Limits) -> Iterator[Evidence]:
 def condition_use(f: Figures, limit: Limits) -> Iterator[Evidence]:
     least, weak = limit["condition/gain"], limit["condition/weak"]
     m, series = f.measured.get("condition_use"), f.first_of("flow/cond_gain_cos", "val/flow/cond_gain_cos")
-    if m:
-        gain = m["flow/cond_gain_cos"]
-        status = "pass" if gain > max(least, weak) else "warn" if gain > least else "fail"
+    if m and (gain := m.get("flow/cond_gain_cos")) is not None:
+        none = limit["condition/printed"] if m.get("printed") else least
+        status = "pass" if gain > max(least, weak) else "warn" if gain > none else "fail"
         yield say(status, f"condition/{ {'pass': 'used', 'warn': 'hardly', 'fail': 'unused'}[status] }", gain=gain)
     if series is not None and series.count > 1:
         used = series.last > max(least, weak)
         yield say(used, "condition/used" if used else "condition/unused", gain=series.last)
+    if m and m.get("own"):
+        apart = m["shuffled"] / m["own"] - 1
+        yield say(apart > limit["condition/loss"], "condition/loss", own=m["own"], shuffled=m["shuffled"])
     for held in ("val/", ""):
         own = f.first_of(*(f"{held}loss/{name}" for name in ("flow", "diffusion", "mse", "total")))
         shuffled = f.first_of(f"{held}loss/shuffled")

@@ -124,6 +124,8 @@ def leak(f: Figures, limit: Limits) -> Iterator[Evidence]:
         yield from _leak(m.get("cos"), m.get("relative_shooting"), m.get("std/mean"), limit)
     cos, std, left = f.late("val/flow/cos", "flow/cos"), f.late("std/mean"), left_over(f)
     shot = f.late("shoot/relative", "val/shoot/relative")
+    if "recipe/overfit" in f.texts:
+        return  # a few samples that are learned by heart on purpose
     if cos is not None and (std is not None or left is not None or shot is not None):
         # Where a text has several images, the right end is another of them: sigma says more, if it is known.
         yield from _leak(cos, shot if shot is not None else left if std is None else None, std, limit)

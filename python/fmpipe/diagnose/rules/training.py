@@ -290,14 +290,15 @@ def _trends(f: Figures, m: dict, limit: Limits) -> Iterator[Evidence]:
     """
     strict, weight = bool(m), f.late("w/kl")
     acts = strict or (("loss/kl" in f.metrics or weight is not None) and (weight is None or weight > 0))
-    for name, goal in PRIOR.items():
+    size = {} if "mu/abs_mean" in f.metrics else {"mu/rms": 0.0}
+    for name, goal in (PRIOR | size).items():
         x = f.metrics.get(name)
         if x is None or x.count < 2 or (not strict and x.count < 10):
             continue
         first, last = abs(x.early - goal), abs(x.late - goal)
         there = last <= limit["kl/there"] or last <= first * (1 - limit["ablation/drop"])
         drift, shift = limit["kl/drift"] * max(first, 0.05), first + limit["kl/away"]
-        away = last > (drift if name == "mu/abs_mean" else shift)
+        away = last > (drift if name.startswith("mu/") else shift) and (name != "mu/rms" or last > 1)
         said = {"name": name, "first": x.early, "last": x.late, "goal": goal}
         yield say("pass" if there or not (strict or (away and acts)) else "fail", "kl/trend", **said)
     for name, low, high in (
@@ -306,7 +307,9 @@ def _trends(f: Figures, m: dict, limit: Limits) -> Iterator[Evidence]:
     ):
         if (x := f.first_of(name)) is not None:
             ok = low <= x.late <= high or not acts
-            yield say("pass" if ok else "warn", "kl/z_init", name=name, value=x.late, low=low, high=high)
+            grows = not ok and x.count > 9 and x.late > max(high, limit["kl/drift"] * abs(x.early))
+            status = "pass" if ok else "fail" if grows and name == "z_init/var" else "warn"
+            yield say(status, "kl/z_init", name=name, value=x.late, low=low, high=high)
 
 
 def _formula(f: Figures, limit: Limits) -> Iterator[Evidence]:
