@@ -23,6 +23,9 @@ TORCH_rocm := 'torch==$(TORCH_VERSION)+rocm$(ROCM)' --extra-index-url https://do
 ifneq ($(and $(TORCH),$(filter-out $(TORCH),$(TORCH_NOW))),)
 .PHONY: $(VENV)/.torch
 endif
+# One process per core, each with one thread: most tests are too small for two. The longest file comes first.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell nproc)
+FILES := --dist loadfile --no-loadscope-reorder
 # They fork trainings: a child of a process whose torch has started its threads may crash, or wait forever.
 FORKING := tests/test_train_sharded.py tests/test_train_features.py tests/test_teacher.py
 
@@ -59,28 +62,28 @@ demo: setup  ## eight pictures of the default model: out/demo.png, out/demo.html
 	@$(BIN)/fmpipe generate "a cat" "a car" "a red apple" "a dog" "a pizza" "a house" "the sun" "a blue heart" \
 	    --trace --out out/demo --grid out/demo.png --html out/demo.html
 
-test: setup  ## the whole suite, then the op tests on the Triton kernels and on the CUDA kernels (fifteen minutes)
-	$(BIN)/python -m pytest tests -m "not forks"
+test: setup  ## the whole suite, then the op tests on the Triton kernels and on the CUDA kernels (twenty minutes)
+	$(PYTEST) $(FILES) tests/test_shapes_tiny.py tests -m "not forks"
 	@$(MAKE) --no-print-directory test-sharded
 	@$(MAKE) --no-print-directory test-device
 	@$(MAKE) --no-print-directory test-triton
 	@$(MAKE) --no-print-directory test-cuda
 
 test-device: setup  ## pipeline, commands and training on a second device in host memory, with its synchronizations
-	FMKERNELS_SECOND_DEVICE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_second_device*.py
-	FMKERNELS_SECOND_DEVICE=1 FMKERNELS_CUDA_ON_HOST=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
+	FMKERNELS_SECOND_DEVICE=1 $(PYTEST) $(FILES) tests/test_second_device*.py
+	FMKERNELS_SECOND_DEVICE=1 FMKERNELS_CUDA_ON_HOST=1 $(PYTEST) $(FILES) \
 	    tests/test_second_device.py tests/test_second_device_more.py -k "ops_and_gradients or guided_euler_step"
 
 test-triton: setup  ## the op tests on the Triton kernels, in its interpreter on the CPU
-	TRITON_INTERPRET=1 FMKERNELS_BACKEND=triton $(BIN)/python -m pytest tests/test_triton.py $(OP_TESTS) \
+	TRITON_INTERPRET=1 FMKERNELS_BACKEND=triton $(PYTEST) tests/test_triton.py $(OP_TESTS) \
 	    tests/test_torch.py::test_compile_fullgraph
 
 test-cuda: setup  ## the op tests on the CUDA kernels, executed on the CPU and checked; then cuda-check
-	FMKERNELS_CUDA_ON_HOST=1 $(BIN)/python -m pytest tests/test_cuda.py $(OP_TESTS)
+	FMKERNELS_CUDA_ON_HOST=1 $(PYTEST) tests/test_cuda.py $(OP_TESTS)
 	@$(MAKE) --no-print-directory cuda-check
 
 test-fast: setup  ## what one runs after every edit
-	$(BIN)/python -m pytest tests -m "not slow and not forks" --ignore=tests/test_torch.py --ignore=tests/test_backend.py
+	$(PYTEST) $(FILES) tests -m "not slow and not forks" --ignore=tests/test_torch.py --ignore=tests/test_backend.py
 
 evaluate: setup  ## the figures of the default model and its checks (three minutes; needs fonts-noto-color-emoji)
 	$(BIN)/fmpipe evaluate --out out/evaluate.json

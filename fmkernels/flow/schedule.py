@@ -97,7 +97,8 @@ def _between(name: str, edges: Tensor) -> Schedule:
 def logit_normal(steps: int, *, close_ends: bool = False) -> Schedule:
     """``t = sigmoid(icdf(u))``, u even between 1e-6 and 1 - 1e-6, in fp32.
 
-    This is the grid of the debugging notes, to every printed digit. It starts after 0 and ends before 1 (0.0086 and 0.9914); ``close_ends`` stretches it to the whole path.
+    This is the grid of the debugging notes, to every printed digit. It starts after 0 and ends before 1 (0.0086 and
+    0.9914); ``close_ends`` stretches it to the whole path.
     """
     u = torch.linspace(1e-6, 1 - 1e-6, _steps("logit_normal", steps) + 1, dtype=torch.float32, device="cpu")
     edges = torch.sigmoid(torch.erfinv(2 * u - 1) * math.sqrt(2))
