@@ -207,11 +207,6 @@ def test_frozen_queries_are_cached(tiny, tmp_path, llama):  # noqa: F811
         ("{kind: meta_query, model: MODEL, num_queries: 4, lora: {target_modules: '('}}", (), "lora: target_modules"),
         ("{kind: meta_query, model: MODEL, num_queries: 4, connector: {hidden: -3}}", (), "connector: hidden must be"),
         ("{kind: meta_query, model: MODEL, num_queries: 4, connector: {width: -8}}", (), "connector: width must be"),
-        (
-            "{kind: meta_query, model: MODEL, num_queries: 4, train_queries: false}",
-            ("checkpointing=[text_encoder]",),
-            "config.checkpointing: text_encoder has no effect",
-        ),
         ("MODEL", (), "kind: meta_query"),
         ("{kind: meta_query, model: MODEL, num_queries: 4}", ("stages=[head, flow]",), "config.stages: the stage head"),
         (

@@ -40,10 +40,6 @@ def check(config: Config, material: Material, processes: int = 1) -> None:
         if getattr(encoder, "trainable", False):
             _check_trained_encoder(config)
             _check_start(config, material, "text_encoder", encoder)
-        elif "text_encoder" in config.checkpointing:
-            raise SettingsError(
-                ("checkpointing",), "text_encoder has no effect: flow.encoder is frozen, and its states are cached"
-            )
         with _named("flow", "head"), torch.device("meta"):
             head = build_head(config.flow, encoder, (channels, side, side))
         _check_start(config, material, "text_head", head)
