@@ -739,3 +739,27 @@ def test_of_several_mlflow_runs_the_newest_is_read(tmp_path):
         for place in (file, file.parent):
             os.utime(place, (1e9 - age, 1e9 - age))
     assert read(tmp_path).metrics["loss/total"].last == 0
+
+
+FALLING = [(k, 0.5 * 0.96**k, 0.5 - 0.1 * min(k, 14) / 14 + 0.012 * max(0, k - 14)) for k in range(1, 50)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Epoch {0:02d}/50 | train {1:.4f} | val {2:.4f} | 73s",
+        "[{0}/50] train: {1:.4f}  val: {2:.4f}",
+        "epoch {0} - train={1:.4f}, val={2:.4f}",
+        "ep {0:3d}  Train {1:.4f}  Valid {2:.4f}",
+    ],
+)
+def test_bare_train_and_val_are_losses(tmp_path, line):
+    found = read(written(tmp_path / "log.txt", [line.format(*row) for row in FALLING]))
+    assert found.metrics["loss/total"].count == len(FALLING)
+    assert judge(found)[0].name == "generalization"
+
+
+@pytest.mark.parametrize("name", ["k05.csv", "run-2.csv", "ceramics_lora.csv"])
+def test_a_tensorboard_download_with_an_unknown_name_is_judged_as_a_loss(tmp_path, name):
+    rows = ["Wall time,Step,Value", *(f"{1741000000 + 40 * k}.5,{50 * k},{1 / (k + 1):.6f}" for k in range(60))]
+    assert read(written(tmp_path / name, rows)).metrics["loss/total"].count == 60

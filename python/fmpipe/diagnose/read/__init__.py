@@ -15,7 +15,7 @@ from fmpipe.diagnose.read import tables
 from fmpipe.diagnose.read.facts import FACTS, facts_of
 from fmpipe.diagnose.read.names import canonical
 from fmpipe.diagnose.read.rows import Gathered
-from fmpipe.diagnose.read.text import read_text
+from fmpipe.diagnose.read.text import SIDES, read_text
 from fmpipe.diagnose.texts import Said
 from fmpipe.run_log import LOG_NAME
 
@@ -44,6 +44,10 @@ def read(path: str | Path, aliases: Mapping[str, str] | None = None) -> Figures:
         out = _log_folder(path.parent) if is_run_log else _folder(path)
     for part in out.all_stages.values():
         rename(part, aliases)
+    if path.is_file() and len(out.unknown) == len(out.metrics) == 1 and not out.traces and _is_curve(path):
+        (name,) = out.unknown
+        out.metrics, out.unknown = {"loss/total": out.metrics[name]}, []
+        out.remarks = [r for r in out.remarks if r.key != "remark/unknown"] + [Said("remark/loss", name=name)]
     known = any(canonical(name) and not name.startswith(("w/", "epoch", "run/")) for name in out.metrics)
     known = known or out.traces or out.measured or out.stages
     if not (known or any(name.startswith("const/") for name in out.constants)):
@@ -63,9 +67,11 @@ def rename(figures: Figures, aliases: Mapping[str, str] | None = None) -> None:
     """Give the metrics their canonical names; of several that have the same one, the longest series counts."""
     metrics: dict[str, Series] = {}
     known = [canonical(name) or "" for name in figures.metrics]
+    sides = {name: match for name in figures.metrics if (match := SIDES.fullmatch(name))}
+    sides = sides if len({bool(match[1]) for match in sides.values()}) > 1 else {}  # train and val: losses
     posterior = any(name.startswith(("mu/", "logvar/", "z_init/", "loss/kl")) for name in known)
     for name, series in sorted(figures.metrics.items(), key=lambda item: -len(item[1].finite)):
-        ours = canonical(name, aliases)
+        ours = canonical(f"{name}_loss" if name in sides and name not in (aliases or ()) else name, aliases)
         if name.lower().startswith("sigma") and not posterior and not aliases:  # that of a noise schedule
             ours = None
         if ours == "" or ours in metrics:
@@ -138,11 +144,22 @@ def _foreign_log(path: Path) -> Path | None:
     return None
 
 
+def _is_curve(path: Path) -> bool:
+    """Tell whether a file is a TensorBoard download whose name does not say what it is: neither a tag nor a quality."""
+    if re.search(r"[-_]tag[-_]|acc|reward|score|recall|precision|ssim|iou|\br2\b", path.stem, re.IGNORECASE):
+        return False
+    return _is_single(path.read_bytes()[:200])
+
+
+def _is_single(head: bytes) -> bool:
+    return head.lower().startswith(b"wall time,step,value") or head[:2] == b"[["
+
+
 def _downloads(path: Path) -> list[Path]:
     """Return the files of a folder that have one metric each, as downloaded from TensorBoard or a chart."""
     files = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in (".csv", ".json") and p.is_file()]
     heads = {p: p.read_bytes()[:200] for p in files if p.stat().st_size < 1 << 24}
-    single = [p for p, head in heads.items() if head.lower().startswith(b"wall time,step,value") or head[:2] == b"[["]
+    single = [p for p, head in heads.items() if _is_single(head)]
     return single if len(single) > 1 else []
 
 

@@ -25,7 +25,8 @@ STEPS = (
     "updates_total", "num_steps_trained", "nstep", "istep", "global_iters",
 )  # fmt: skip
 EPOCHS = ("epoch", "epochs", "ep", "epoche", "轮", "轮次")
-HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "heldout", "dev", "vl", "holdout", "vali", "ho"}
+HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "heldout", "dev", "vl", "va", "holdout", "vali",
+            "ho"}  # fmt: skip
 IGNORED = {
     "train", "training", "trn", "tr", "trainer", "avg", "avr", "average", "mean", "running", "smooth", "smoothed",
     "batch", "ret", "metrics", "current", "step", "epoch", "iter", "global", "weighted", "raw", "model", "unet", "log",
@@ -42,7 +43,8 @@ COSTS = re.compile(
 )
 _WORDS = {  # the same in other languages
     "损失": "loss", "余弦": "cos", "速度比": "ratio", "幅值比": "ratio", "学习率": "lr", "梯度范数": "grad_norm",
-    "梯度": "grad_", "验证": "val_", "训练": "train_", "均值": "mean_", "标准差": "std_", "方差": "var_",
+    "梯度": "grad_", "验证": "val_", "训练": "train_", "均值": "_mean_", "标准差": "std_", "方差": "var_",
+    "绝对值": "_abs_", "绝对": "_abs_", "平均": "mean_", "均方根": "_rms_",
     "总": "total_", "打乱": "shuffled_", "错配": "shuffled_", "配对": "true_", "正确": "true_",
     "流": "flow_", "熵": "entropy_", "教师": "teacher_", "学生": "student_", "相似度": "_sim", "重建": "recon_",
     "η": "lr", "μ": "mu", "σ": "sigma", "Δ": "d_", "目标": "target_", "语义": "sem_", "方向": "", "損失": "loss",
@@ -105,8 +107,8 @@ _GRAD_EMPTY = {"norm", "norms", "l2", "2", "0", "clip", "pre", "post", "unclippe
 # Spellings of one word; before it is looked up, x_0 has become x0 and v_pred vpred.
 _SPELLINGS = {
     "cos": "cosine cossim cosv cosines", "v": "vel velocity u", "pred": "vpred upred vp out net output o f nn vhat",
-    "target": "tgt vtgt utgt vt gt v* u* star vstar vtarget utarget vgt x1mx0 x1minusx0", "noise": "eps epsilon",
-    "gain": "gap",
+    "target": "tgt vtgt utgt vt gt v* u* star vstar vtarget utarget vgt ref vref x1mx0 x1minusx0",
+    "noise": "eps epsilon", "gain": "gap",
     "norm": "norms length len magnitude mag vnorm", "ratio": "vratio", "cond": "condition", "logvar": "lnvar lv",
     "abs": "absmean", "sigma": "sd sig std", "posterior": "post q", "prompt": "prompts", "nmse": "relerr",
     "pair": "pairs pairwise between diff off", "classes": "prototypes", "relative": "rel",
@@ -114,7 +116,7 @@ _SPELLINGS = {
     "skipped": "overflow overflows", "sim": "similarity", "z0": "ztext", "z1": "zimg zimage", "epoch": "epochs",
 }  # fmt: skip
 _SPELT = {theirs: ours for ours, names in _SPELLINGS.items() for theirs in names.split()}
-_PARTS = re.compile(r"(?:(?<=_)|^)([xzvu])_(0|1|t|pred|tgt|target|star|gt|text|img|image|init)(?=_|$)")
+_PARTS = re.compile(r"(?:(?<=_)|^)([xzvu])_(0|1|t|pred|tgt|target|star|gt|text|img|image|init|hat)(?=_|$)")
 _FIELD = "v pred target flow fm field sim one onestep 1step step"
 # Names put together from words: of each group one must be there, and no others than these and the last column's.
 _COMPOSED = [

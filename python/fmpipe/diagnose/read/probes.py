@@ -22,6 +22,7 @@ _BETWEEN = (  # two prompts, the clearest separator first
     r"\s*(?:↔|<-+>|\bvs\.?(?=\W)|\|)\s*", r"\s*/\s*", r"\s*,\s*", r"\s+[-–—&×~x]\s+|\s*[与和×~]\s*", " and ", "-",
 )  # fmt: skip
 _MATRIX = re.compile(rf"\s*(?:\w+\()?\[+((?:\s*(?:{NUMBER})\s*,?){{3,}})\][^\d]*(?:\d\W*)?")
+_BARE = re.compile(r"\s*((?:-?[01]?\.\d+[\s,]*){3,})")  # a row of a matrix without brackets
 _BYCOUNT = re.compile(
     rf"\b(?:N|K|nfe|steps)\s*[=:]?\s*(\d+)\s*(?:steps)?\s*(?:(?:→|->|=>|:|\|)\s*(?:\w*m?se\w*\s*[=:]?\s*)?{N}|\s{N}\s*$)",
     re.I,
@@ -121,7 +122,7 @@ class Probes:
 
     def _pair(self, line: str, where: str) -> bool:
         """Take the cosine of two prompts, as in ``dog / car 0.17``, or a row of a matrix of cosines."""
-        if found := _MATRIX.fullmatch(line):
+        if found := _MATRIX.fullmatch(line) or _BARE.fullmatch(line):
             self.matrix.append([float(x) for x in re.findall(NUMBER, found[1])])
             if len({len(row) for row in self.matrix}) > 1:
                 self.matrix = self.matrix[-1:]

@@ -12,7 +12,7 @@ TENSOR = (
     r"|model_pred|v_pred|x_?0_target|target|z_text|z_img|model_output|output|pixel_values?|x_?start|pix"
 )
 NAMES = (  # of tensors, as arguments of cos(...) and mse(...)
-    r"v_?pred|v_?tgt|-\s*(?:score|noise|eps|[xz]_?0)|[xz]_?0\s*-\s*[xz]_?1|o|f|nn|v_?hat|output|model_out|v_?target|pred|out|net|tgt|target|[uvp]\*?|u_\w+|v_\w+|[xz]_?1\s*-\s*[xz]_?0|[xz]_?end|[xz]_?N"
+    r"v_?pred|v_?tgt|-\s*(?:score|noise|eps|[xz]_?0)|[xz]_?0\s*-\s*[xz]_?1|o|f|nn|v_?hat|v?_?ref|output|model_out|v_?target|pred|out|net|tgt|target|[uvp]\*?|u_\w+|v_\w+|[xz]_?1\s*-\s*[xz]_?0|[xz]_?end|[xz]_?N"
     r"|[xz]_?[01t]|noise|eps|score|[xz]1_?hat|z_?hat"
 )
 RANGE = re.compile(rf"(?<![\w/.])({TENSOR})\b[`'\"]?\s*(?:∈|in|range|范围)?\s*[:=：]?\s*\[\s*{N}\s*,\s*{N}\s*\]", re.I)

@@ -29,7 +29,11 @@ _STEP = re.compile(
 _PHASE = re.compile(r"Epoch(?:\((train|val|test)\))?:?\s*\[(\d+)\]\[\s*(\d+)/(\d+)\]", re.IGNORECASE)
 _TAG = re.compile(r"(?:^|[\s\[|(])(val|valid|validation|eval|evaluation|test|ema)(?=[\]\s|):@])", re.IGNORECASE)
 _ERROR = re.compile(r"mse|err", re.IGNORECASE)
-_SIDES = re.compile(r"(?:tr|train|ho|val|valid|test)(?:_ema)?", re.IGNORECASE)  # columns of losses
+_TRAINED, _HELD = "(?:trn?|train(?:ing)?|训练)", "(?:va|val|valid(?:ation)?|dev|ho|test|验证)"
+SIDES = re.compile(rf"(?:({_TRAINED})|{_HELD})(?:_ema)?", re.IGNORECASE)  # columns of losses
+_DECIMAL = r"(?=\s*[:=：]?\s*(?:\d+\.\d+(?:e[-+]?\d+)?|nan)(?![\d.]|\s?(?:[%/]|(?:s|ms|secs?|min|h|k|m|gb|db)\b)))"
+_BOTH = re.compile(rf"(?<![\w/.-])({_TRAINED})({_DECIMAL}.*?(?<![\w/.-]))({_HELD}){_DECIMAL}", re.IGNORECASE)
+_MEASURE = re.compile(r"(?<!loss)(?<!losses)(?<!info)(?<!epoch)(?<!损失)(?<=[^\W\d_])[\s:=(]*$", re.IGNORECASE)
 _TAGGED = ("loss/", "flow/", "quality/", "vae/")  # metrics that a tag in front of a line is about
 _THOUSAND = re.compile(r"\d{1,3}(?:,\d{3})+")
 _THOUSANDS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)k(?=[/)\]\s,:]|$)")  # a step of 12.5k
@@ -56,6 +60,11 @@ _REWRITE = [
     (re.compile(rf"\(\s*{N}\s*,?\s*\)"), r" \1 "),
     (re.compile(r"reducing to (\d+)", re.I), r" loss_scale=\1 "),
     (re.compile(r"\s*([_^]?[₂²]|\^2)(?=[\s=:≈|/,)])"), ""),
+    (
+        re.compile(rf"[<⟨]\s*({NAMES})\s*,\s*({NAMES})\s*[>⟩]\s*/\s*\(?[|‖∥][|‖∥.·*\s\w-]*[|‖∥]\)?(?=\s*[=:])", re.I),
+        r"cos(\1,\2)",
+    ),
+    (_BOTH, lambda m: m[0] if _MEASURE.search(m.string[: m.start()]) else f"{m[1]}_loss{m[2]}{m[3]}_loss"),
     (re.compile(rf"[|‖∥]+\s*({NAMES})\s*[|‖∥]+\s*/\s*[|‖∥]+\s*({NAMES})\s*[|‖∥]+", re.I), " speed_ratio "),
     (re.compile(r"[<⟨]\|\s*([xvzu])\s*\|[>⟩]", re.I), lambda m: f" abs_{'x' if m[1] in 'xzXZ' else 'v'} "),
     (re.compile(r"(?:mean\s*)?(?:abs\(\s*(x|v)\s*\)|(?<![|‖∥])\|\s*(x|v)\s*\|(?!\|))(?:_mean|\.mean\(\))?", re.I),
@@ -88,6 +97,7 @@ _TENSORS = r"[xz]_?[01t]|[uv]\*|[uv]_(?:t|pred|tgt|target)|mu"
 _MEASURES = {  # what a title says about the columns below it
     "norm": "norm|‖|范数", "cos_pred": "corr|cos|余弦|相关", "mse": "mse|loss|error|损失|误差", "dw_w": "update",
 }  # fmt: skip
+_ABOUT_T = re.compile(r"(?<![\w.])(?:t|timesteps?|time_?dist)(?![\w.]|\s*[=(])|时间步", re.IGNORECASE)
 _SAYS = re.compile(r"teacher|exact|endpoint|r?mse\b|cos|norm|corr|shoot|rollout", re.IGNORECASE)
 _T = r"([01]?\.\d+|0|1)"
 _BIN = re.compile(rf"(?:t\s*(?:in|∈|=)?\s*)?[(\[]?\s*{_T}\s*(?:–|—|-|~|to|,|\.\.)\s*{_T}\s*[)\]]?")
@@ -100,7 +110,9 @@ _OVERFIT = re.compile(
     re.IGNORECASE,
 )
 _RECIPE = re.compile(
-    r"\b(std_range|anchor|detach(?:_\w+)?)\b['\"]?\s*[=:]\s*(?!none|null|false|0\b|off)", re.IGNORECASE
+    r"(?<!no )(?<!without )\b(std_range|anchor|detach(?:_\w+)?)\b['\"]?"
+    r"(?:\s*[=:]\s*(?!none|null|false|0\b|off)|(?<!detach)\((?=[\w.])|\s+(?:on|holds?|keeps?|of)\s+(?:the\s+)?(?:mu|z0|head|std)\b)",
+    re.IGNORECASE,
 )
 
 
@@ -341,22 +353,30 @@ def _contexts(lines: list[str], again: Callable[[str], bool]) -> Iterator[tuple[
             number = next((x for x in values.values() if x is not None), "")
             yield tabled, f"{' / '.join(labels)} {number}" if labels else line if bars else "", _row(values)
         elif names := _header(text, _below(lines, at), bars):
-            header = _measured(names, f"{title} {before}")
+            below = _below(lines, at).split()
+            header = _measured(names, f"{title} {before}", _cell(below[0]) is not None if below else False)
             titles.setdefault(tuple(header), f"{title} {before}")
         else:
-            before, header = line, header if bars else []
+            said, before, header = before.strip(), line, header if bars else []
             if _is_heading(line):
                 heading, title = text.strip("`#* ").rstrip(":："), ""
                 context = heading
             elif _is_title(text):
-                title = text
+                more = said == title != "" and _SAYS.search(title) and not _SAYS.search(text)  # the line above goes on
+                title = f"{title}; {text}" if more else text
             yield context, line, None
     if box:
         yield heading, "", _row(box)
 
 
-def _measured(names: list[str], title: str) -> list[str]:
-    """Return the names of columns after what the title says is measured: "L2 norms" over z0, z1, v."""
+def _measured(names: list[str], title: str, counted: bool) -> list[str]:
+    """Return the names of columns after what the title says is measured: "L2 norms" over z0, z1, v.
+
+    counted: whether the rows begin with a number, as by batch; else with what they are about.
+    """
+    statistics = [name.lower() in ("mean", "std", "min", "max") for name in names]
+    if counted and sum(statistics) > 1 and _ABOUT_T.search(title):
+        return [f"t_{name}" if k else name for name, k in zip(names, statistics)]
     bare = [name.isascii() and name[:1].isalpha() and canonical(name) is None for name in names]
     for measure, word in _MEASURES.items():
         full = [f"{measure}_{name}" if unknown else name for name, unknown in zip(names, bare)]
@@ -474,7 +494,7 @@ def _called(text: str) -> str:
 
 
 def _row(values: dict[str, float | None]) -> Row:
-    values = {f"{key}_loss" if _SIDES.fullmatch(key) else key: x for key, x in values.items()}
+    values = {f"{key}_loss" if SIDES.fullmatch(key) else key: x for key, x in values.items()}
     lower = {key.lower(): key for key in values}
     step = next((values[lower[key]] for key in (*STEPS, *EPOCHS) if key in lower and key not in ("steps",)), None)
     kept = {key: x for key, x in values.items() if key.lower() not in STEPS or key.lower() in COUNT}

@@ -316,6 +316,7 @@ TEXTS = {
     "remark/typed": "{names}: numbers in some lines, text in others; the numbers are read.",
     "remark/names": "Metrics read under canonical names: {names}.",
     "remark/unknown": "Not recognised: {names}. Map them with --alias theirs=ours.",
+    "remark/loss": "The name {name} is unknown; its values are judged as a loss. Map it with --alias {name}=ours if it is another metric.",
     "remark/ranks": "{file} contains lines of {count} processes; their metrics are averaged.",
     "remark/order": "The steps of {file} go back in {count} places (resumed, or several writers); they are sorted.",
     "remark/restarted": "The step counter of {file} starts again {count} times; the parts are joined end to end.",

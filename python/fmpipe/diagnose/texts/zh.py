@@ -311,6 +311,7 @@ TEXTS = {
     "remark/typed": "{names}：有的行是数，有的行是文本；只读入其中的数。",
     "remark/names": "按标准名称读取的指标：{names}。",
     "remark/unknown": "未识别：{names}。可用 --alias theirs=ours 指定对应的名称。",
+    "remark/loss": "名称 {name} 未知，其数值按损失判断。若是其他指标，请用 --alias {name}=ours 指定。",
     "remark/ranks": "{file} 中有 {count} 个进程的行；指标取平均。",
     "remark/order": "{file} 的步数有 {count} 处倒退（恢复训练，或有多个写入者），已排序。",
     "remark/restarted": "{file} 的步数重新计数 {count} 次；各段已首尾相接。",
