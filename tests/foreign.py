@@ -1,4 +1,4 @@
-"""Somebody else's model: CrossFlow's module protocol and a DiMR network, written from its published structure.
+"""A third-party model: CrossFlow's module protocol and a DiMR network, written from its published structure.
 
 Nothing here knows of fmkernels. Parameters are seeded by a static method that walks the model and waits for
 ``log_snr``, as in CrossFlow, so that ``accelerate`` has something to take away.
