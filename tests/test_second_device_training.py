@@ -2,6 +2,7 @@
 
 import copy
 import json
+import signal
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -193,3 +194,21 @@ def test_a_resumed_run_repeats_from_its_checkpoint(tiny, tmp_path, monkeypatch):
     with pytest.raises(loop.StoppedError, match="step 5: the loss flow"):
         run(changed(tiny, tmp_path / "run"), resume="latest", device="second")
     assert saved(config, 5)["meta"]["step"] == 5
+
+
+def test_an_interrupted_run_does_not_save_a_bad_state(tiny, tmp_path, monkeypatch):
+    """The signal arrives in a step whose loss is not finite, and which does not log."""
+    nan_at(4, monkeypatch)
+    broken, sent = batches.FlowBatches.__call__, []
+
+    def interrupted(self, at, *rows):
+        if at == 4 and not sent:
+            sent.append(at)
+            signal.raise_signal(signal.SIGTERM)
+        return broken(self, at, *rows)
+
+    monkeypatch.setattr(batches.FlowBatches, "__call__", interrupted)
+    config = changed(tiny, tmp_path / "run")
+    with pytest.raises(loop.StoppedError, match="step 4: the loss flow"):
+        run(config, device="second")
+    assert all(x.isfinite().all() for x in saved(config, 4)["model"].values())

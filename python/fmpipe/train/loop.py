@@ -143,6 +143,8 @@ class Trainer:
                 # Processes must agree on the step to stop at, which costs a message: not at every step.
                 asked = self.world == 1 or done % AGREE == 0 or done == self.stage.optim.steps
                 if asked and self._any(bool(signals.received)):
+                    if self._any(bool(self.bad)):  # not read yet: a bad state must not be saved
+                        self._repeat(done)
                     signum = signals.received or SIGNALS[0]
                     raise InterruptedRunError(self.stage.name, done, self.save(), signum)
         if self.whole is not None:
@@ -168,7 +170,7 @@ class Trainer:
         if not self.exact:
             self.bad |= ~torch.isfinite(checked)
             if self._reads(step) and self._any(bool(self.bad)):
-                return self._repeat()
+                return self._repeat(step + 1)
         if logs and len(weights) == 1:
             norms = dict.fromkeys((f"grad/{next(iter(weights))}", "grad/total"), clipped)
         with self.ratios.step() if logs else contextlib.nullcontext() as ratios:
@@ -193,23 +195,22 @@ class Trainer:
         due = (_due(n, done) for n in (every.validate, every.save, every.sample, READ))
         return any(due) or done == self.stage.optim.steps or (self.metrics is not None and self.metrics.should(step))
 
-    def _repeat(self) -> dict[str, object]:
-        """Repeat the steps since the newest checkpoint, reading each, so that the first bad one is named and stops.
+    def _repeat(self, until: int) -> dict[str, object]:
+        """Repeat the steps from the newest checkpoint to ``until``, reading each: the first bad one stops the run.
 
         Returns the figures of the last step, with a warning, if no step is bad this time: a device may compute sums in
         another order.
         """
-        last = self.step
         self.optimizer.zero_grad(set_to_none=True)
         self.restore(checkpoint.find(self.folder / "checkpoints", self.saved))
         first, self.exact = self.step, True
-        while self.step <= last:
+        while self.step < until:
             figures = self.train_step()
         self.exact = False
         self.bad.zero_()
         warnings.warn(
-            f"{self.stage.name}: a loss or gradient of the steps {first} to {last} was not finite, but was when the "
-            "steps were repeated: training continues",
+            f"{self.stage.name}: a loss or gradient of the steps {first} to {until - 1} was not finite, but was when "
+            "the steps were repeated: training continues",
             stacklevel=2,
         )
         return figures
