@@ -4,9 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu*') fmkernels/schema.py setup.py pyproject.toml
-OP_TESTS := tests/test_every_op.py tests/test_tdp.py tests/test_norm.py tests/test_path.py tests/test_step.py \
-            tests/test_head.py tests/test_bad_input.py
-NATIVE := $(OP_TESTS) tests/test_properties.py
+OP_TESTS := $(patsubst %,tests/kernels/test_%.py,every_op tdp norm path step head bad_input)
+NATIVE := $(OP_TESTS) tests/kernels/test_properties.py
 # TORCH=cpu|cuda|rocm selects the torch build. By default, the installed one is kept, and a new environment gets the one
 # that fits the GPU. cpu is what pip selects under constraints.txt; "===" leaves out local versions such as 2.13.0+cpu.
 TORCH ?=
@@ -27,9 +26,9 @@ endif
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell nproc)
 FILES := --dist loadfile --no-loadscope-reorder
 # They fork trainings: a child of a process whose torch has started its threads may crash, or wait forever.
-FORKING := tests/test_train_sharded.py tests/test_train_features.py tests/test_teacher.py
+FORKING := $(patsubst %,tests/train/test_%.py,train_sharded train_features teacher)
 
-.PHONY: setup demo test test-sharded test-device train-check fault-matrix page-check evaluate crash-test test-triton test-cuda test-fast triton-check cuda-check cuda-build-check gpu-check lint format bench bench-models bench-model sanitize package-check abi-check clean help
+.PHONY: setup demo test test-sharded test-device train-check fault-matrix notes-check page-check evaluate crash-test test-triton test-cuda test-ptx test-fast triton-check cuda-check cuda-build-check gpu-check lint audit format bench bench-models bench-model sanitize package-check abi-check clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -62,28 +61,31 @@ demo: setup  ## eight pictures of the default model: out/demo.png, out/demo.html
 	@$(BIN)/fmpipe generate "a cat" "a car" "a red apple" "a dog" "a pizza" "a house" "the sun" "a blue heart" \
 	    --trace --out out/demo --grid out/demo.png --html out/demo.html
 
-test: setup  ## the whole suite, then the op tests on the Triton kernels and on the CUDA kernels (twenty minutes)
-	$(PYTEST) $(FILES) tests/test_shapes_tiny.py tests -m "not forks"
+test: setup  ## the whole suite, then the op tests on the Triton kernels, the CUDA kernels and their PTX (half an hour)
+	$(PYTEST) $(FILES) tests/train/test_shapes_tiny.py tests -m "not forks"
 	@$(MAKE) --no-print-directory test-sharded
 	@$(MAKE) --no-print-directory test-device
 	@$(MAKE) --no-print-directory test-triton
 	@$(MAKE) --no-print-directory test-cuda
+	@$(MAKE) --no-print-directory test-ptx
 
 test-device: setup  ## pipeline, commands and training on a second device in host memory, with its synchronizations
-	FMKERNELS_SECOND_DEVICE=1 $(PYTEST) $(FILES) tests/test_second_device*.py
-	FMKERNELS_SECOND_DEVICE=1 FMKERNELS_CUDA_ON_HOST=1 $(PYTEST) $(FILES) \
-	    tests/test_second_device.py tests/test_second_device_more.py -k "ops_and_gradients or guided_euler_step"
+	$(PYTEST) $(FILES) --second-device tests/gpu/test_second_device*.py
+	$(PYTEST) $(FILES) --second-device --kernels cuda tests/gpu/test_second_device.py \
+	    tests/gpu/test_second_device_more.py -k "ops_and_gradients or guided_euler_step"
 
 test-triton: setup  ## the op tests on the Triton kernels, in its interpreter on the CPU
-	TRITON_INTERPRET=1 FMKERNELS_BACKEND=triton $(PYTEST) tests/test_triton.py $(OP_TESTS) \
-	    tests/test_torch.py::test_compile_fullgraph
+	$(PYTEST) --kernels triton tests/gpu/test_triton.py $(OP_TESTS) tests/kernels/test_torch.py::test_compile_fullgraph
 
 test-cuda: setup  ## the op tests on the CUDA kernels, executed on the CPU and checked; then cuda-check
-	FMKERNELS_CUDA_ON_HOST=1 $(PYTEST) tests/test_cuda.py $(OP_TESTS)
+	$(PYTEST) --kernels cuda tests/gpu/test_cuda.py $(OP_TESTS)
 	@$(MAKE) --no-print-directory cuda-check
 
+test-ptx: setup  ## the op tests on the PTX that nvcc makes of the CUDA kernels, interpreted; instruction counts
+	$(PYTEST) --kernels ptx --ulp 1 tests/gpu/test_ptx.py $(OP_TESTS)
+
 test-fast: setup  ## what one runs after every edit
-	$(PYTEST) $(FILES) tests -m "not slow and not forks" --ignore=tests/test_torch.py --ignore=tests/test_backend.py
+	$(PYTEST) $(FILES) tests -m "not slow and not forks" --ignore=tests/kernels/test_torch.py --ignore=tests/kernels/test_backend.py
 
 evaluate: setup  ## the figures of the default model and its checks (three minutes; needs fonts-noto-color-emoji)
 	$(BIN)/fmpipe evaluate --out out/evaluate.json
@@ -91,6 +93,9 @@ evaluate: setup  ## the figures of the default model and its checks (three minut
 
 fault-matrix: setup  ## plant every fault in tiny runs; each must rank first; writes the table of docs/diagnosis.md
 	$(BIN)/python tests/fault_matrix.py
+
+notes-check: setup  ## run every row of docs/notes.md: commands, settings, rules, metrics (40 minutes)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tools/try_notes.py out/notes
 
 page-check: setup  ## the pages of generate, check and report in headless Chromium: console, plots, light, dark, phone
 	@which chromium chromedriver > /dev/null || (apt-get update && apt-get install -y chromium chromium-driver)
@@ -111,16 +116,16 @@ crash-test: setup  ## kill processes that save, and that train, 300 times each; 
 	$(BIN)/python tests/crash.py 300
 
 triton-check: setup  ## compile the Triton kernels for four NVIDIA and one AMD GPU, by two tritons; runs nothing (10 minutes)
-	$(BIN)/python tools/triton_check.py
+	$(BIN)/python tools/triton_check.py --out benchmarks/results/triton_check.txt
 	@echo "installing the newest triton into build/newest-triton"
 	@$(PIP) install --upgrade --no-deps --target build/newest-triton triton
 	PYTHONPATH=build/newest-triton $(BIN)/python tools/triton_check.py
 
 cuda-check: setup  ## compile the CUDA kernels for four GPUs: registers, spills, 128-bit accesses; runs nothing
-	@$(BIN)/python tools/cuda_check.py
+	@$(BIN)/python tools/cuda_check.py --out benchmarks/results/cuda_check.txt
 
 cuda-build-check: setup  ## the real CUDA extension under a CUDA torch in a second environment (5 GB), without a GPU
-	@tools/cuda_build_check.sh $(BIN)/python
+	@tools/cuda_build_check.sh $(BIN)/python benchmarks/results/cuda_build_check.txt
 
 gpu-check: setup  ## test and time the kernels on this machine's GPU; QUICK=1: in ten minutes, without the sanitizer
 	@$(BIN)/python tools/gpu_check.py $(if $(filter-out 0,$(QUICK)),--quick)
@@ -129,6 +134,13 @@ lint: setup  ## ruff, format and check, changing nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
+# Left out: assert; tokens such as "[PAD]" and "✓" taken for passwords; random numbers of data sets; a subclass of
+# yaml.SafeLoader; downloads of data without a fixed revision (no code of a model is ever run: SECURITY.md).
+audit: setup  ## the security rules of ruff and bandit on the installed code
+	$(BIN)/ruff check --select S --ignore S101,S105,S106,S311,S506 fmkernels python/fmpipe
+	@$(PIP) install bandit
+	$(BIN)/bandit --quiet --recursive fmkernels python/fmpipe --skip B101,B105,B106,B311,B506,B615
+
 format: setup  ## ruff, format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -136,7 +148,7 @@ format: setup  ## ruff, format and fix
 bench: setup  ## the op benchmarks: table, benchmarks/results/cpu.json and .png
 	$(BIN)/python benchmarks/run.py
 
-bench-models: setup  ## a foreign model before and after accelerate(), whole sampling runs (10 minutes)
+bench-models: setup  ## a third-party model before and after accelerate(), whole sampling runs (10 minutes)
 	$(BIN)/python benchmarks/run.py --models
 
 bench-model: setup  ## our velocity networks against the plain structure, 256 px and small: time, memory (15 minutes, 6 GB)
@@ -144,7 +156,7 @@ bench-model: setup  ## our velocity networks against the plain structure, 256 px
 	$(BIN)/python benchmarks/count_launches.py
 
 sanitize: setup  ## the op tests on a CPU object built with ASan and UBSan
-	@tools/sanitize.sh $(BIN)/python $(NATIVE) tests/test_depthwise.py tests/test_linear.py
+	@tools/sanitize.sh $(BIN)/python $(NATIVE) tests/kernels/test_depthwise.py tests/kernels/test_linear.py
 
 package-check:  ## install as the README says, in clean environments: the block, a wheel, no compiler (six minutes)
 	@tools/package_check.sh $(PYTHON)

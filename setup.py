@@ -132,7 +132,7 @@ def extensions():
     host = Extension(
         "fmkernels._host",
         sources=["csrc/host.cpp"],
-        depends=["fmkernels/schema.py"],
+        depends=["fmkernels/schema.py", "csrc/shared/limits.h"],
         include_dirs=[pybind11.get_include()],
         define_macros=[
             ("FMK_TORCH_TARGET", f'"{TORCH_TARGET}"'),
@@ -145,7 +145,8 @@ def extensions():
     )
     autograd = Extension(
         "fmkernels._autograd",
-        sources=["csrc/autograd.cpp"],
+        sources=sorted(str(path) for path in Path("csrc/autograd").glob("*.cpp")),
+        depends=["csrc/autograd/common.h", "csrc/shared/limits.h"],
         include_dirs=include_paths(),
         library_dirs=library_paths(),
         libraries=["c10", "torch_cpu", "torch"],

@@ -1,7 +1,7 @@
 """A whole sampling run: a loop as people write it, with its printed numbers, and sample() with its trace."""
 
 import torch
-from bench_patch import MEDIUM, SMALL, foreign, three
+from bench_patch import MEDIUM, SMALL, third_party_model, three
 from harness import Bench, main
 
 from fmkernels.flow import crossflow, sample
@@ -24,7 +24,7 @@ def loop(model, z0, null):
 
 def run(name, stages, size, batch, floors):
     torch.manual_seed(0)
-    model, compiled, fast = three(foreign.randomized(foreign.DiMR(4, stages)))
+    model, compiled, fast = three(third_party_model.randomized(third_party_model.DiMR(4, stages)))
     with torch.no_grad():
         for p in (p for m in (model, compiled, fast) for p in m.parameters() if p.dim() > 1):
             p.mul_(0.2)

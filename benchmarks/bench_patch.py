@@ -1,21 +1,17 @@
-"""A foreign model before and after accelerate(): its time seeding at the sizes of the 256 px model, and training steps.
+"""A third-party model before and after accelerate(): seeding at the sizes of the 256 px model, and training steps.
 
-The foreign model is the one of the tests (tests/foreign.py), which knows nothing of fmkernels.
+The model is also used by the tests (third_party_model.py). It does not import fmkernels.
 """
 
 import copy
-import sys
-from pathlib import Path
 
+import third_party_model
 import torch
 from bench_tdp import MODEL_256
 from harness import Bench, main
 from torch import nn
 
 import fmkernels as fk
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-import foreign
 
 SMALL = [
     {"kind": "transformer", "dim": 32, "hidden": 64, "blocks": 9, "grid": 4, "patch": 2},
@@ -28,29 +24,29 @@ MEDIUM = [
 
 
 class Norms(nn.Module):
-    """Every norm of the 256 px model, and nothing to walk over besides: the least a seeding can cost."""
+    """All norms of the 256 px model without other modules: the minimum cost of a seeding."""
 
     def __init__(self):
         super().__init__()
-        vectors = [foreign.TDRMSNorm(n) for n in MODEL_256 if n != 67584]
-        self.norms = nn.ModuleList([*vectors, foreign.LayerNorm(67584)])
+        vectors = [third_party_model.TDRMSNorm(n) for n in MODEL_256 if n != 67584]
+        self.norms = nn.ModuleList([*vectors, third_party_model.LayerNorm(67584)])
 
     def forward(self, log_snr):
-        foreign.TimeDependentParameter.seed_time(self, log_snr)
+        third_party_model.TimeDependentParameter.seed_time(self, log_snr)
 
     def values(self):
         return [m.curr_weight for n in self.norms for m in n.children()]
 
 
 def three(model):
-    """(as it is, compiled, accelerated): copies."""
+    """Return the model, a compiled copy and an accelerated copy."""
     fast = copy.deepcopy(model)
     fk.accelerate(fast)
     return model, torch.compile(copy.deepcopy(model), dynamic=False), fast
 
 
 def seeding_cases():
-    model, compiled, fast = three(foreign.randomized(Norms()))
+    model, compiled, fast = three(third_party_model.randomized(Norms()))
     moved = 5 * sum(MODEL_256) * 4
     for name, log_snr, mode, floors in (
         ("shared t", torch.full((16,), 1.25), torch.no_grad, {"eager": 20}),
@@ -70,7 +66,11 @@ def seeding_cases():
 def training_case(name, stages, size, batch, floors):
     torch.manual_seed(0)
     models = dict(
-        zip(("eager", "compile", "fmkernels"), three(foreign.randomized(foreign.DiMR(4, stages))), strict=True)
+        zip(
+            ("eager", "compile", "fmkernels"),
+            three(third_party_model.randomized(third_party_model.DiMR(4, stages))),
+            strict=True,
+        )
     )
     x, log_snr = torch.randn(batch, 4, size, size), torch.linspace(-3, 3, batch)
     optimizers = {name: torch.optim.SGD(model.parameters(), lr=1e-6) for name, model in models.items()}

@@ -51,7 +51,7 @@ print(json.dumps({
     "lines": figures.lines, "losses": figures.losses, "sum": float(loss.finite.sum()), "bad": loss.first_nonfinite,
     "figures": len(figures.metrics), "constants": len(figures.constants), "page": len(page[0]),
     "failed": [f.name for f in found if f.status == "fail"],
-    "said": [e.said.key for f in found for e in f.evidence],
+    "evidence": [e.message.key for f in found for e in f.evidence],
 }))
 """
 
@@ -98,9 +98,9 @@ def main() -> int:
         print(f"{due['lines']:,} lines, {path.stat().st_size / 1e6:.0f} MB, written in {took:.0f} s")
         done = subprocess.run([sys.executable, "-c", CHILD, str(path)], capture_output=True, text=True, check=True)
     got = json.loads(done.stdout)
-    failed, said = got.pop("failed"), got.pop("said")
+    failed, evidence = got.pop("failed"), got.pop("evidence")
     wrong = [name for name, value in due.items() if not np.isclose(got[name], value, rtol=1e-9)]
-    if failed or "loss/recovered" not in said:  # the NaN is seen, and nothing is wrong
+    if failed or "loss/recovered" not in evidence:  # the NaN is seen, and nothing is wrong
         wrong.append(f"findings {failed}")
     seconds, gigabytes = LIMITS.get(options.times, (None, None))
     got |= {"times": options.times, "limit_seconds": seconds, "limit_gigabytes": gigabytes, "load": os.getloadavg()[0]}

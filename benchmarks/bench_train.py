@@ -26,10 +26,11 @@ from accelerate import Accelerator
 import fmkernels
 from fmpipe.train import settings
 from fmpipe.train.config import Config
-from fmpipe.train.loop import Stage, Trainer
+from fmpipe.train.inputs import StageInputs
+from fmpipe.train.loop import Trainer
 from fmpipe.train.presets import PRESETS
 from fmpipe.train.run import run
-from fmpipe.train.stages import STAGES, Material
+from fmpipe.train.stages import STAGES, Stage
 
 OURS, EAGER = "fmkernels", "eager"
 CASES = ("shapes-tiny", "emoji-64")
@@ -51,7 +52,7 @@ def stage_of(preset: str, folder: Path) -> tuple[Stage, Config]:
     before = [stage for stage in config.stages if stage != "flow"]
     run(settings.with_overrides(config, [f"stages=[{', '.join(before)}]"]))
     torch.manual_seed(0)
-    stage, _ = STAGES["flow"](config, Material(config))
+    stage = STAGES["flow"](config, StageInputs(config))
     return stage, config
 
 
@@ -79,7 +80,7 @@ def disagreement(contestants: dict[str, Trainer]) -> list[str]:
         for name, trainer in contestants.items():
             torch.manual_seed(k)
             with served(name), torch.no_grad():
-                losses[name] = trainer.model(**trainer._batch(k)).losses
+                losses[name] = trainer.model(**trainer._batches()[0]).losses
             torch.manual_seed(k)
             with served(name):
                 trainer.train_step()
@@ -107,7 +108,7 @@ def measure(preset: str, seconds: float, folder: Path) -> dict:
                 samples[name] += [step(trainer) for _ in range(BLOCK)]
         for k in range(BLOCK):
             start = time.perf_counter()
-            contestants[OURS]._batch(contestants[OURS].step + k)
+            stage.batches(contestants[OURS].step + k)
             loading.append(time.perf_counter() - start)
         turn += 1
     medians = {name: statistics.median(times) for name, times in samples.items()}

@@ -4,9 +4,10 @@ python benchmarks/bench_triton_host.py                     # 30 seconds; writes 
 python benchmarks/bench_triton_host.py --seconds 5 --only norm --json /tmp/triton_host.json
 
 The ops run on CPU tensors. The launch (``JITFunction.run``) is replaced by a counter, so nothing is compiled or
-computed: tests/test_triton.py checks the results. Each case is checked for its number of launches before it is timed.
-The cases take turns. A sample is about 5 ms of calls, and the figure is the smallest of the medians of several rounds,
-because other processes on the machine can only make a call slower. Exits 1 if a case makes another number of launches.
+computed; tests/gpu/test_triton.py checks the results. The launches of each case are counted before it is timed.
+The cases are interleaved. A sample is about 5 ms of calls. The result is the smallest of the medians of several rounds,
+because other processes on the machine can only make a call slower. Exits 1 if a case makes an unexpected number of
+launches.
 """
 
 import argparse
@@ -28,7 +29,7 @@ ROUNDS = 5
 
 
 def cases() -> dict[str, tuple[str, Callable[[], object]]]:
-    """name -> (op, call). Rows are few and short: on a GPU an allocation takes the same time at every size."""
+    """name -> (op, call). There are few, short rows: on a GPU, an allocation takes the same time for every size."""
 
     def r(*sizes, dtype=torch.bfloat16):
         return torch.randn(sizes).to(dtype)
@@ -45,7 +46,7 @@ def cases() -> dict[str, tuple[str, Callable[[], object]]]:
     views = iter(())
 
     def new_addresses():
-        """Views of one tensor at an address that no table has."""
+        """Views of one tensor at addresses that are in no table."""
         nonlocal views
         part = next(views, None)
         if part is None:
@@ -97,7 +98,7 @@ def cases() -> dict[str, tuple[str, Callable[[], object]]]:
 
 
 def median(call: Callable[[], object], seconds: float) -> float:
-    """Seconds of a call: the median of samples of about 5 ms."""
+    """Seconds per call: the median of samples of about 5 ms."""
     once = min(harness.timed(call, 1) for _ in range(5))
     loops, samples = max(1, round(5e-3 / once)), []
     end = time.perf_counter() + seconds
@@ -107,7 +108,7 @@ def median(call: Callable[[], object], seconds: float) -> float:
 
 
 def measure(only: str, seconds: float) -> dict[str, object]:
-    """Microseconds of each case, and the cases that made another number of launches than ``kernels.LAUNCHES``."""
+    """Microseconds of each case, and the cases whose number of launches is not that of ``kernels.LAUNCHES``."""
     from triton.runtime.jit import JITFunction
 
     run, launches = JITFunction.run, []
@@ -138,7 +139,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=harness.RESULTS / "triton_host.json", help="where to write")
     args = parser.parse_args()
     if os.environ.get("TRITON_INTERPRET") == "1":
-        parser.error("TRITON_INTERPRET=1 replaces the launch that is measured: unset it")
+        parser.error("TRITON_INTERPRET=1 replaces the launch that this benchmark replaces; unset it")
     torch.set_num_threads(1)
     torch.manual_seed(0)
     header = harness.header()

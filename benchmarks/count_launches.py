@@ -3,7 +3,7 @@
 python benchmarks/count_launches.py [--preset NAME]
 
 Views and empty buffers count nothing, attention counts one, every other torch operation one. Our ops count what their
-Triton kernels launch, as tests/test_triton.py counts it with a stand-in for the launcher: there is no GPU here.
+Triton kernels launch, as tests/gpu/test_triton.py counts it with a stand-in for the launcher: there is no GPU here.
 The last lines are those of ``sample`` without and with a graph. Host times are measured on the CPU with a network of
 the same blocks that are too narrow to take time: mostly Python and torch's dispatcher.
 """
@@ -47,7 +47,7 @@ class Launches(TorchDispatchMode):
         self.counts = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is aten._local_scalar_dense.default:
+        if func is aten._local_scalar_dense.default and args[0].is_meta:
             return True  # the plain structure asks whether all samples share their time: they do
         kwargs = kwargs or {}
         if func is aten.to.dtype:  # the gradients in C++ call it whole: a view by its schema, or a copy
@@ -121,26 +121,28 @@ def narrow(preset: str) -> DiMR:
     return DiMR(stage_configs=stages).eval()
 
 
-def sampling_steps(preset: str, graph: bool) -> tuple[Counter, float]:
+def sampling_steps(preset: str, graph: bool, solver: str) -> tuple[Counter, float]:
     """Launches of one guided step of ``sample``, on meta tensors, and host seconds with a narrow network, on the CPU.
 
     Both are what steps beyond the tenth add. The replay of a graph is replaced by a counter.
     """
     nets = {device: narrow(preset).to(device) for device in ("cpu", "meta")}
-    launches, schedules = Launches(), {steps: uniform(steps) for steps in (10, 14, 20)}
+    many = 1000 if graph else 20  # replays take microseconds
+    launches, schedules = Launches(), {steps: uniform(steps) for steps in (10, 14, many)}
 
     def run(steps: int, device: str = "cpu") -> float:
         net, trace = nets[device], Trace(nonfinite="continue")  # reads nothing
         z0, began = torch.zeros(1, net.config.channels, 4, 4, device=device), time.perf_counter()
-        sample(net.velocity, z0, schedules[steps], guidance=2.0, trace=trace, graph=graph)
+        sample(net.velocity, z0, schedules[steps], guidance=2.0, trace=trace, graph=graph, solver=solver)
         return time.perf_counter() - began
 
-    def capture(call: Callable) -> tuple[torch.Tensor, Callable]:
-        return call(), lambda: launches.launched("graph", 1, None, (), {}, None)
+    def capture(call: Callable) -> Callable:
+        call()
+        return lambda: launches.launched("graph", 1, None, (), {}, None)
 
     CAPTURES.update(cpu=capture, meta=capture)
     try:
-        seconds = statistics.median(run(20) - run(10) for _ in range(9)) / 10
+        seconds = statistics.median(run(many) - run(10) for _ in range(9)) / (many - 10)
         launches.counts.clear()
         ten, both = (counted(lambda n=n: run(n, "meta"), launches).counts.copy() for n in (10, 14))  # counts go on
     finally:
@@ -156,11 +158,12 @@ def main() -> None:
     preset = parser.parse_args().preset
     counts = count(preset)
     for name, by_op in counts.items():
-        print(f"{name}: {by_op.total()} launches a guided step")
+        print(f"{name}: {by_op.total()} launches per guided step")
         print("  " + ", ".join(f"{op} {n}" for op, n in by_op.most_common()))
-    for graph in (False, True):
-        by_op, seconds = sampling_steps(preset, graph)
-        print(f"sample(graph={graph}): {by_op.total()} launches, {seconds * 1e6:.0f} µs of host time a guided step")
+    for solver, graph in (("euler", False), ("euler", True), ("ab2", True)):
+        by_op, seconds = sampling_steps(preset, graph, solver)
+        call = f"sample(graph={graph}, solver={solver!r})"
+        print(f"{call}: {by_op.total()} launches, {seconds * 1e6:.0f} µs of host time per guided step")
         if graph:
             print("  " + ", ".join(f"{op} {n}" for op, n in by_op.most_common()))
 

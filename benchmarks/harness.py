@@ -61,15 +61,8 @@ def serving(contestant: str) -> Iterator[None]:
 
     As they would without these: what use_backend adds to a call (checks; with gradients 60 µs) is no part of them.
     """
-    if contestant != TRITON:
+    with backend.triton_as_auto() if contestant == TRITON else contextlib.nullcontext():
         yield
-        return
-    with fmkernels.use_backend(TRITON):
-        forced, backend._forced = backend._forced, None
-        try:
-            yield
-        finally:
-            backend._forced = forced
 
 
 def with_triton(bench: Bench) -> Bench:
@@ -82,7 +75,7 @@ def with_triton(bench: Bench) -> Bench:
 
 def both_serve(device: str) -> bool:
     """Whether the device's tensors can go to compiled kernels as well as to Triton's."""
-    return device == "cuda" and not backend._loaded["cuda"] and not backend._loaded["triton"]
+    return device == "cuda" and backend.status["cuda"].available and backend.status["triton"].available
 
 
 def compiled(fn: Callable) -> Callable:

@@ -1,16 +1,11 @@
-"""The networks the model benchmarks compare: ours, and the plain structure (tests/foreign.py) on the same weights."""
+"""The networks of the model benchmarks: ours, and the plain structure (third_party_model.py) with the same weights."""
 
-import sys
-from pathlib import Path
-
+import third_party_model
 import torch
 from torch import Tensor, nn
 
 import fmkernels as fk
 from fmpipe.models import DiMR, build
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-import foreign
 
 GUIDANCE, DT = 7.0, 0.02
 
@@ -20,7 +15,7 @@ def plain_of(model: DiMR) -> nn.Module:
     fields = ("kind", "dim", "hidden", "blocks", "patch", "heads", "kernel")
     stages = [{k: c[k] for k in fields} | {"grid": c["grid"][0]} for c in model.config.stage_configs]
     with torch.device("meta"):
-        plain = foreign.DiMR(model.config.channels, stages)
+        plain = third_party_model.DiMR(model.config.channels, stages)
     plain.load_state_dict(model.state_dict(), assign=True)
     return plain
 

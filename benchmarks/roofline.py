@@ -3,17 +3,21 @@
 python benchmarks/roofline.py [--launch-us 4 1.5] [--json PATH]
 
 Nothing is measured: there is no GPU here. Operations are counted by dispatch on meta tensors, as count_launches.py
-counts them: the plain structure's (tests/foreign.py; for single ops the eager formulas of the benchmarks), and ours.
+counts them: those of the plain structure (third_party_model.py; for single ops, the benchmarks' formulas), and ours.
 An operation reads every input and writes every output once, an expanded one without its copies; ours do what the byte
-account of ARCHITECTURE says, partial sums and tables of addresses left out. It takes
+account in docs/kernels says, partial sums and tables of addresses left out. It takes
 
-    max(bytes / bandwidth, FLOPs / peak, launches * cost of a launch),
+    max(bytes / bandwidth, FLOPs / peak, instructions / issue rate, launches * cost of a launch),
 
 one after another, at the data sheet's rates, which nothing reaches. Every byte is paid for at the memory's rate, also
 where L2 holds it (a tensor between two products has 1 to 4 MB), every FLOP at the tensor cores', also a depthwise
 convolution's, every launch alike. A wait for the device costs nothing here: the plain structure has one a forward,
 which keeps it out of a CUDA graph as it is written. It takes seven operations a time-dependent parameter, CrossFlow
 five: of its launches 684 (256 px) and 840 (512 px) are too many.
+
+The instructions of our kernels are executed PTX instructions per element (results/instructions.json, from
+count_instructions.py), issued at one a cycle by each of an SM's four schedulers. What ptxas makes of the PTX, latencies
+and occupancy are left out. The plain structure's kernels are not counted, so nothing bounds them by instructions.
 """
 
 import argparse
@@ -44,7 +48,8 @@ LABEL = "ESTIMATE (data-sheet rates, assumed launch cost, nothing measured)"
 MODELS = {"256 px": "t2i_256px_clip_dimr", "512 px": "t2i_512px_clip_dimr"}
 # Assumptions, microseconds: a launch by the host (PyTorch's own way there takes longer), a launch inside a CUDA graph.
 LAUNCH_US = (4.0, 1.5)
-ROW = 12032  # floats of a row that a norm keeps between its passes, a fourth of it in its backward: csrc/cuda/norm.cuh
+# Floats of a row that a norm (csrc/cuda/norm.cuh) keeps on an H100 or B200, a fourth of it in its backward.
+ROW = 57_600
 # Launches of each op by the CUDA kernels; the second of the norms' backward adds up partial sums.
 CUDA_LAUNCHES = dict.fromkeys(LAUNCHES, 1) | {"td_norm_backward": 2}
 PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "attention"}  # convolutions are the rest, as in bench_model.py
@@ -56,28 +61,39 @@ class GPU:
     name: str
     bandwidth: float  # bytes a second
     peak: float  # FLOPs a second, bf16 with fp32 sums, dense
+    issue: float  # instructions of warps a second: SMs, four schedulers each, boost clock
 
 
 # NVIDIA's data sheets: A100 (80 GB SXM); H100 (SXM, half of the sparse 1,979 TFLOP/s); DGX B200 (an eighth of 64 TB/s;
-# HGX B200's 4.5 PFLOP/s are sparse).
-GPUS = (GPU("A100", 2.039e12, 312e12), GPU("H100", 3.35e12, 989e12), GPU("B200", 8.0e12, 2250e12))
+# HGX B200's 4.5 PFLOP/s are sparse). The clocks are those of the data sheets' fp32 rates.
+GPUS = (
+    GPU("A100", 2.039e12, 312e12, 108 * 4 * 1.41e9),
+    GPU("H100", 3.35e12, 989e12, 132 * 4 * 1.98e9),
+    GPU("B200", 8.0e12, 2250e12, 148 * 4 * 1.98e9),
+)
+INSTRUCTIONS = json.loads((Path(__file__).parent / "results" / "instructions.json").read_text())["CUDA"]
 
 
 @dataclass(frozen=True)
 class Work:
-    """An operation: its launches, the bytes it reads and writes, its FLOPs."""
+    """An operation: its launches, the bytes it reads and writes, its FLOPs, the instructions that its warps issue."""
 
     name: str
     launches: int
     bytes: int
     flops: int = 0
+    instructions: float = 0
 
 
 def times(work: Sequence[Work], gpu: GPU, launch_us: float) -> dict[str, float]:
-    """Microseconds: three bounds, and the estimate, where each operation has the largest of its own three."""
-    bounds = [(w.bytes / gpu.bandwidth * 1e6, w.launches * launch_us, w.flops / gpu.peak * 1e6) for w in work]
-    bandwidth, launches, flops = (sum(column) for column in zip(*bounds, strict=True)) if work else (0, 0, 0)
-    return {"bandwidth": bandwidth, "launches": launches, "flops": flops, "estimate": sum(map(max, bounds))}
+    """Microseconds: four bounds, and the estimate, where each operation has the largest of its own four."""
+    bounds = [
+        (w.bytes / gpu.bandwidth, w.launches * launch_us / 1e6, w.flops / gpu.peak, w.instructions / gpu.issue)
+        for w in work
+    ]
+    names = ("bandwidth", "launches", "flops", "issue")
+    totals = (sum(column) * 1e6 for column in zip(*bounds, strict=True)) if work else (0, 0, 0, 0)
+    return dict(zip(names, totals, strict=True)) | {"estimate": sum(map(max, bounds)) * 1e6}
 
 
 def size(value: object) -> int:
@@ -94,7 +110,8 @@ def passes(name: str, arguments: dict) -> dict[str, int]:
         return {}
     backward = name == "td_norm_backward"
     x = arguments["s" if backward else "x"]
-    if sum(part.shape[-1] for part in x) <= (ROW // 4 if backward else ROW):
+    halves = x[0].itemsize == 2 and not backward and arguments["residual"] is None  # are kept as they are
+    if sum(part.shape[-1] for part in x) <= (ROW // 4 if backward else ROW * 2 if halves else ROW):
         return {}
     return {"grad_y": 3, "s": 4 if x[0].itemsize == 2 else 3} if backward else {"x": 2, "residual": 2}
 
@@ -112,8 +129,44 @@ def moved(func: torch._ops.OpOverload, name: str, args: tuple, kwargs: dict, out
     return total + sum(size(o) for r, o in zip(schema.returns, outs) if r.alias_info is None)
 
 
+def issued(name: str, arguments: dict, outs: tuple) -> float:
+    """Instructions that the warps of one of our ops issue: by the count per element of the kernel and case it is."""
+    case = name.removesuffix("_out")
+    if case.startswith("tdp"):
+        times, first = arguments["times"].numel(), arguments["param0"]
+        elements = times * sum(x.numel() for x in ([first] if isinstance(first, torch.Tensor) else first))
+        case = "tdp group backward, T=1" if "backward" in case else f"tdp group, T={50 if times >= 8 else 1}"
+    elif case.startswith("td_norm"):
+        x = arguments["s" if "backward" in case else "x"]
+        elements = sum(part.numel() for part in x)
+        case = "layer norm" if arguments["center"] else "RMS norm"
+        if "backward" in name:
+            case += " backward"
+        elif len(x) > 4:
+            case = "layer norm of 66 tensors"
+        elif arguments.get("residual") is not None:
+            case = "RMS norm + residual"
+    else:
+        case = OTHERS.get(case, case)
+        leaves = tree_leaves(outs if case == "gelu_mul" else (arguments, outs))  # a gate may get both halves in one
+        elements = max(x.numel() for x in leaves if isinstance(x, torch.Tensor))
+    return INSTRUCTIONS[case]["per_element"] * elements / 32
+
+
+# Op -> the case that counts it; those of a few numbers, or like another one, take its count.
+OTHERS = {
+    "step_": "step, guided, low, stats",
+    "dt_psi": "Dt_psi",
+    "psi_backward": "psi",
+    "gelu_mul_backward": "gelu_mul backward",
+    "flow_loss_backward": "flow_loss backward",
+    "reparameterize_backward": "reparameterize backward",
+    "velocity_summary": "velocity_stats",
+}
+
+
 class Traffic(Launches):
-    """Launches with their bytes and FLOPs."""
+    """Launches with their bytes, FLOPs and instructions."""
 
     each = CUDA_LAUNCHES
 
@@ -128,7 +181,11 @@ class Traffic(Launches):
         else:
             formula = flop_registry.get(getattr(torch.ops.aten, name.removesuffix("_"), None))
             flops = formula(*args, **kwargs, out_val=out) if formula else 0
-            work = Work(name, number, moved(func, name, args, kwargs, out), flops)
+            ours = 0.0
+            if func.namespace == "fmkernels":
+                arguments = {a.name: value for a, value in zip(func._schema.arguments, args)} | kwargs
+                ours = issued(name, arguments, out if isinstance(out, tuple) else (out,))
+            work = Work(name, number, moved(func, name, args, kwargs, out), flops, ours)
         self.work.append(work)
 
 
@@ -224,9 +281,12 @@ def op_table(launch_us: float) -> dict:
             work = work_of(call)
             found = [times(work, gpu, launch_us) for gpu in GPUS]
             counts = [sum(w.launches for w in work), sum(w.bytes for w in work) / 1e6, found[0]["launches"]]
-            rows.append([name, who, *counts, *(f[key] for key in ("bandwidth", "estimate") for f in found)])
-    names = [f"{gpu.name} {key}" for key in ("bytes", "est.") for gpu in GPUS]
-    title = f"µs of each op at {launch_us:g} µs a launch: by launches, by bytes, and by the larger, launch by launch"
+            rows.append([name, who, *counts, *(f[key] for key in ("bandwidth", "issue", "estimate") for f in found)])
+    names = [f"{gpu.name} {key}" for key in ("bytes", "issue", "est.") for gpu in GPUS]
+    title = (
+        f"µs of each op at {launch_us:g} µs a launch: by launches, by bytes, by instructions (only ours), and by "
+        "the largest, launch by launch"
+    )
     return table(title, ["op (trained: and its backward)", "", "launches", "MB", "by launches", *names], rows)
 
 
@@ -250,7 +310,7 @@ def step_tables(launch_us: Sequence[float]) -> Iterator[dict]:
                 rows.append([model, gpu.name, cost, who, *(us / 1e3 for us in found), *ratios])
     title = "a guided step of batch 1, bf16: launches, bytes, FLOPs"
     yield table(title, ["model", "", "part", "launches", "MB", "GFLOP"], counts)
-    columns = ["model", "GPU", "µs a launch", "", "by bytes", "by launches", "by FLOPs", "step", "rest"]
+    columns = ["model", "GPU", "µs a launch", "", "by bytes", "by launches", "by FLOPs", "by issue", "step", "rest"]
     title = (
         "ms of a guided step of batch 1, bf16; rest: outside products and attention; ×: the plain structure's over it"
     )

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "shared/limits.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -65,6 +67,9 @@ std::map<std::string, std::string> build_facts() {
 #endif
           {"cxx_standard", std::to_string(__cplusplus)},
           {"schema", FMK_SCHEMA},  // a digest of fmkernels/schema.py, by which a stale build is known
+          {"large_product", std::to_string(fmk::kLargeProduct)},
+#define FMK_TEXT(size) #size " "
+          {"depthwise_kernels", FMK_DEPTHWISE_KERNELS(FMK_TEXT)},
           {"torch_target_version", FMK_TORCH_TARGET},
           {"built_with_torch", FMK_BUILT_WITH_TORCH}};
 }

@@ -8,7 +8,7 @@ prints what to paste into an issue.
 from fmkernels import amx, backend
 
 amx.guard()
-backend.load_objects()
+backend.load()
 
 from fmkernels.amx import bf16_safe  # noqa: E402
 from fmkernels.backend import explain, use_backend  # noqa: E402

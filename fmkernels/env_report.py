@@ -27,7 +27,7 @@ def _version(package: str) -> str:
 
 
 def report() -> dict[str, str]:
-    """Ordered facts, name -> value."""
+    """Ordered facts: name -> value."""
     facts = {
         "fmkernels": fmkernels.__version__,
         "python": sys.version.split()[0],
@@ -39,9 +39,9 @@ def report() -> dict[str, str]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
     }
     for name in ("cpp", "cuda", "triton"):
-        facts[f"backend {name}"] = backend._loaded[name] or "loaded"
-    facts["gradients in C++"] = backend._loaded["gradients in C++"] or "loaded"
-    facts["backend in force"] = backend._forced or "auto"
+        facts[f"backend {name}"] = backend.status[name].reason
+    facts["gradients in C++"] = backend.status["autograd"].reason
+    facts["selected backend"] = backend.current()
     try:
         from fmkernels import _host
 

@@ -1,7 +1,7 @@
-"""Modules whose parameters depend on time; their state-dict keys are CrossFlow's.
+"""Modules with time-dependent parameters; their state-dict keys are CrossFlow's.
 
-``seed_time(model, log_snr)`` evaluates every time-dependent parameter below ``model`` in one call, and
-the forward that follows reads them. ``fmkernels.patch`` gives the same to somebody else's classes.
+``seed_time(model, log_snr)`` evaluates all time-dependent parameters of ``model`` in one call, and the forward that
+follows reads the values. ``fmkernels.patch`` does the same for third-party classes.
 """
 
 from collections import defaultdict
@@ -15,17 +15,18 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from fmkernels.ops import TdpGroup, _check, depthwise, linear, td_layer_norm, td_rms_norm, tdp_group
+from fmkernels import checks
+from fmkernels.ops import TdpGroup, depthwise, linear, td_layer_norm, td_rms_norm, tdp_group
 
-FOUR = ("param0", "param1", "nodecay_weight", "nodecay_bias")
-SEEDS = "_fmkernels_seeds"  # in the __dict__ of a model that was seeded
-_converted = 0  # counts conversions of time-dependent modules: .to(), .half() …
+PARAMETERS = ("param0", "param1", "nodecay_weight", "nodecay_bias")
+PLAN = "_fmkernels_seeding_plan"  # the key in the __dict__ of a seeded model
+_conversions = 0  # counts .to(), .half(), … of time-dependent modules, which replace the data of the same parameters
 
 
 class TimeDependent(nn.Module):
-    """What a module with param0, param1, nodecay_weight and nodecay_bias needs to be seeded with all others.
+    """Base class of modules with ``PARAMETERS`` that ``seed_time`` evaluates together.
 
-    ``curr_weight`` is (T, \\*shape) after ``seed_time``, T being 1 or the batch; calling the module returns it.
+    ``curr_weight`` is (T, \\*shape) after ``seed_time``, where T is 1 or the batch size; a call returns it.
     """
 
     curr_weight: Tensor | None
@@ -35,50 +36,50 @@ class TimeDependent(nn.Module):
         if self.curr_weight is None:
             raise RuntimeError(
                 f"this {type(self).__name__} has no value yet: call seed_time(model, log_snr) on the model that "
-                f"holds it, before its forward"
+                f"contains it before its forward"
             )
         return self.curr_weight
 
     def __getstate__(self):
-        # A value belongs to the forward it was made for; a copy gets its own.
+        # A value belongs to the forward that it was computed for, so a copy starts without one.
         state = super().__getstate__() if hasattr(super(), "__getstate__") else self.__dict__
         return {k: v for k, v in state.items() if k != "_frozen"} | {"curr_weight": None}
 
     def _apply(self, *args, **kwargs):
-        global _converted
-        _converted += 1
+        global _conversions
+        _conversions += 1
         return super()._apply(*args, **kwargs)
 
     @staticmethod
     def seed_time(model: nn.Module, log_snr: Tensor) -> None:
-        """:func:`seed_time`; CrossFlow has it here."""
+        """Call :func:`seed_time`. CrossFlow defines it in this place."""
         seed_time(model, log_snr)
 
 
-class _Batch:
-    """Modules whose values have one dtype and device: what one call evaluates."""
+class _Group:
+    """Modules whose values have the same dtype and device, evaluated by one call."""
 
     def __init__(self, modules: list[TimeDependent]):
         self.slots = [vars(m) for m in modules]
-        self.group = TdpGroup([four(m) for m in modules])
+        self.group = TdpGroup([parameters_of(m) for m in modules])
         self.device, self.buffer, self.uses = modules[0].param0.device, None, 0
 
     def evaluate(self, times: Tensor) -> list[Tensor]:
         times = times.to(self.device)
         if not self.group.all_vectors:
             return [w.contiguous() for w in tdp_group(self.group, times)]
-        if torch.is_grad_enabled() or _check.traced():
+        if torch.is_grad_enabled() or checks.traced():
             return tdp_group(self.group, times)
         if not self._reusable(len(times)):
-            with torch.inference_mode(False):  # it will be written in and out of that mode
+            with torch.inference_mode(False):  # the buffer is written in and out of inference mode
                 self.buffer = self.group.empty(len(times))
             self.uses = _uses(self.buffer.flat)
         return tdp_group(self.group, times, out=self.buffer)
 
     def _reusable(self, rows: int) -> bool:
-        """The last values can be overwritten: nobody has them, a view of them, or a graph that saved them.
+        """Whether the last values can be overwritten: no caller, view or graph holds them.
 
-        Each is held by the buffer, by its module, and by getrefcount itself: by three.
+        Three references to each value are known: the buffer's, the module's and the argument of getrefcount.
         """
         return (
             self.buffer is not None
@@ -94,43 +95,34 @@ class _Batch:
 
 
 def _uses(x: Tensor) -> int:
-    """How many tensors share x's memory."""
+    """The number of tensors that share x's memory."""
     return torch._C._storage_Use_Count(x.untyped_storage()._cdata)
 
 
-class Seeds:
-    """The time-dependent parameters below a model, found by a walk, and found anew once anything there changed."""
+class SeedingPlan:
+    """The time-dependent parameters of a model in groups. The model keeps it for as long as ``is_current``."""
 
     def __init__(self, model: nn.Module):
-        self.model, self.converted, self.slow = ref(model), _converted, {}  # slow: a note of patch.py
         self.modules = time_dependent(model)
-        # What has children, or is made to be given some.
+        self.groups = [_Group(modules) for modules in _alike(self.modules)]
+        self.has_slow: dict[type, bool] = {}  # used by patch.py
+        # Modules with children, and those to which children are usually added later.
         containers = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
-        self.trees = [m._modules for m in model.modules() if m._modules or isinstance(m, containers)]
-        self.types = [type(m) for m in self.modules]
-        self.dicts = [m._parameters for m in self.modules]
-        self.children, self.parameters = self._children(), list(self._parameters())
-        self.groups = [_Batch(modules) for modules in _alike(self.modules)]
-        # A parametrisation computes its tensors anew each time they are asked for.
-        self.lasting = all(d.get(name) is not None for d in self.dicts for name in FOUR)
+        trees = [m._modules for m in model.modules() if m._modules or isinstance(m, containers)]
+        self.dicts = [*trees, *(m._parameters for m in self.modules)]
+        # A parametrization computes a new tensor at every access: such a plan is used only once.
+        lasting = all(m._parameters.get(name) is not None for m in self.modules for name in PARAMETERS)
+        self.parts = self._parts(model) if lasting else []
 
-    def _children(self) -> list:
-        return list(chain.from_iterable(map(dict.values, self.trees)))
+    def _parts(self, model: nn.Module) -> list:
+        """The objects that the plan was made from: classes, children and parameters."""
+        values = chain.from_iterable(map(dict.values, self.dicts))
+        return [ref(model), _conversions, *map(type, self.modules), *values]
 
-    def _parameters(self) -> Iterator[Tensor | None]:
-        return chain.from_iterable(map(dict.values, self.dicts))
-
-    def hold(self, model: nn.Module) -> bool:
-        """Nothing was replaced since: a tenth of the walk."""
-        return (
-            self.lasting
-            and self.converted == _converted
-            and self.model() is model
-            and self._children() == self.children
-            and all(map(is_, self._parameters(), self.parameters))
-            and sum(map(len, self.dicts)) == len(self.parameters)
-            and list(map(type, self.modules)) == self.types
-        )
+    def is_current(self, model: nn.Module) -> bool:
+        """Whether this is the model's own plan, and nothing that it was made from has been replaced."""
+        parts = self._parts(model)
+        return len(parts) == len(self.parts) and all(map(is_, parts, self.parts))
 
     def seed(self, log_snr: Tensor) -> None:
         if self.modules and not self.modules[0]._frozen:
@@ -139,11 +131,7 @@ class Seeds:
                 group.put(group.evaluate(times))
 
     def __reduce__(self):
-        return _nothing, ()
-
-
-def _nothing() -> None:
-    """What a copy of a model has instead of its Seeds."""
+        return type(None), ()  # a copy of a model has None in the place of the plan, and makes its own
 
 
 def time_dependent(model: nn.Module) -> list[TimeDependent]:
@@ -151,38 +139,39 @@ def time_dependent(model: nn.Module) -> list[TimeDependent]:
 
 
 def _alike(modules: list[TimeDependent]) -> list[list[TimeDependent]]:
-    """Sorted by the dtype and device of their values."""
+    """The modules in groups whose values have the same dtype and device."""
     found = defaultdict(list)
     for m in modules:
         found[torch.promote_types(m.param0.dtype, m.param1.dtype), m.param0.device].append(m)
     return list(found.values())
 
 
-def four(module: TimeDependent) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return tuple(getattr(module, name) for name in FOUR)
+def parameters_of(module: TimeDependent) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return tuple(getattr(module, name) for name in PARAMETERS)
 
 
-def seeds_of(model: nn.Module) -> Seeds:
-    seeds = vars(model).get(SEEDS)
-    if seeds is None or not seeds.hold(model):
-        seeds = vars(model)[SEEDS] = Seeds(model)
-    return seeds
+def seeding_plan(model: nn.Module) -> SeedingPlan:
+    plan = vars(model).get(PLAN)
+    if plan is None or not plan.is_current(model):
+        plan = vars(model)[PLAN] = SeedingPlan(model)
+    return plan
 
 
 def seed_time(model: nn.Module, log_snr: Tensor) -> None:
-    """Evaluates all time-dependent parameters below ``model`` at ``log_snr / 4``, in one call.
+    """Evaluate all time-dependent parameters of ``model`` at ``log_snr / 4`` in one call.
 
-    log_snr: (B,), or one element for all samples. One row is made if the samples share their time and that
-    can be seen without waiting for a device (one element, an expanded tensor, or CPU memory), else B rows.
-    Gradients go to the parameters. Inside ``TimeTable.at(k)`` the table's row is kept.
+    log_snr has shape (B,), or one element for all samples; otherwise, a ValueError is raised. One row is computed if
+    it can be seen without synchronization that all samples share their time (one element, an expanded tensor, or
+    CPU memory), otherwise B rows. The parameters receive gradients. Inside ``TimeTable.at(k)``, the row of the table
+    is kept.
     """
-    if torch.compiler.is_compiling():  # the compiler walks once; the lists kept here would only get in its way
+    if torch.compiler.is_compiling():  # the compiler walks over the model once, and a plan would add graph inputs
         for modules in _alike([m for m in time_dependent(model) if not m._frozen]):
-            rows = tdp_group([four(m) for m in modules], _flat(log_snr).to(modules[0].param0.device) / 4)
+            rows = tdp_group([parameters_of(m) for m in modules], _flat(log_snr).to(modules[0].param0.device) / 4)
             for module, row in zip(modules, rows, strict=True):
                 module.curr_weight = row
         return
-    seeds_of(model).seed(log_snr)
+    seeding_plan(model).seed(log_snr)
 
 
 def _flat(log_snr: Tensor) -> Tensor:
@@ -193,10 +182,10 @@ def _flat(log_snr: Tensor) -> Tensor:
 
 
 def _distinct(log_snr: Tensor) -> Tensor:
-    """The first element if all are known to equal it. Reading CPU memory waits for nobody."""
+    """The first element if all others are known to be equal. Reading CPU memory needs no synchronization."""
     if log_snr.stride(0) == 0:
         return log_snr[:1]
-    if log_snr.is_cpu and not log_snr.requires_grad and not _check.traced():
+    if log_snr.is_cpu and not log_snr.requires_grad and not checks.traced():
         values = log_snr.tolist()
         if values.count(values[0]) == len(values):
             return log_snr[:1]
@@ -204,25 +193,25 @@ def _distinct(log_snr: Tensor) -> Tensor:
 
 
 class TimeTable:
-    """All time-dependent parameters of a model at all steps of a schedule, made by one call.
+    """All time-dependent parameters of a model at all steps of a schedule, evaluated by one call.
 
-    log_snr: (N,), one a step. ``with table.at(k): v = model(x, log_snr)`` runs step k on the table's row k; the
-    model's own seeding inside does nothing. Without gradients: a table is for sampling, and does not follow
-    parameters that change after it was made.
+    log_snr has shape (N,), one value per step. ``with table.at(k): v = model(x, log_snr)`` runs step k with row k of
+    the table; the model's own seeding inside does nothing. A table is for sampling: it carries no gradients and does
+    not follow later changes of the parameters.
     """
 
     def __init__(self, model: nn.Module, log_snr: Tensor):
         if not isinstance(log_snr, Tensor) or log_snr.dim() != 1:
-            raise ValueError("TimeTable: log_snr must be a tensor of shape (N,), one value a step")
-        self.seeds, self.steps = Seeds(model), len(log_snr)
-        if not self.seeds.groups:
+            raise ValueError("TimeTable: log_snr must be a tensor of shape (N,), one value per step")
+        self.plan, self.steps = SeedingPlan(model), len(log_snr)
+        if not self.plan.groups:
             raise ValueError(
                 "TimeTable: model has no time-dependent parameters; if it is not built from fmkernels.nn, "
                 "call fmkernels.accelerate(model) first"
             )
         with torch.no_grad():
             self.rows = [
-                list(zip(*(w.split(1) for w in g.evaluate(log_snr / 4)), strict=True)) for g in self.seeds.groups
+                list(zip(*(w.split(1) for w in g.evaluate(log_snr / 4)), strict=True)) for g in self.plan.groups
             ]
 
     def __len__(self) -> int:
@@ -232,9 +221,9 @@ class TimeTable:
     def at(self, step: int) -> Iterator[None]:
         if not 0 <= step < len(self):
             raise IndexError(f"TimeTable: step must be in 0 … {len(self) - 1}, got {step}")
-        for group, rows in zip(self.seeds.groups, self.rows, strict=True):
+        for group, rows in zip(self.plan.groups, self.rows, strict=True):
             group.put(rows[step])
-        slots = [vars(m) for m in self.seeds.modules]
+        slots = [vars(m) for m in self.plan.modules]
         for slot in slots:
             slot["_frozen"] = True
         try:
@@ -245,21 +234,21 @@ class TimeTable:
 
 
 class TimeDependentParameter(TimeDependent):
-    """``param1 + sigmoid(log_snr/4 (nodecay_weight + 1) + nodecay_bias) (param0 - param1)``, called without argument.
+    """``param1 + sigmoid(log_snr/4 (nodecay_weight + 1) + nodecay_bias) (param0 - param1)``; called without arguments.
 
-    Both ends start at ``value``. Parameters named ``nodecay_*`` are meant to be left out of weight decay.
+    ``param0`` and ``param1`` start at ``value``. Exclude parameters named ``nodecay_*`` from weight decay.
     """
 
     def __init__(self, shape: int | Sequence[int], value: float = 1.0):
         super().__init__()
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        for name in FOUR:
+        for name in PARAMETERS:
             setattr(self, name, nn.Parameter(torch.empty(shape)))
         self.value, self.curr_weight = float(value), None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        for parameter, start in zip(four(self), (self.value, self.value, 0.0, 0.0), strict=True):
+        for parameter, start in zip(parameters_of(self), (self.value, self.value, 0.0, 0.0), strict=True):
             nn.init.constant_(parameter, start)
 
     def extra_repr(self) -> str:
@@ -267,15 +256,14 @@ class TimeDependentParameter(TimeDependent):
 
 
 class Linear(nn.Linear):
-    """nn.Linear by :func:`fmkernels.linear`."""
+    """nn.Linear that calls :func:`fmkernels.linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
 
 
 class DepthwiseConv(nn.Conv2d):
-    """``nn.Conv2d(dim, dim, kernel, padding=kernel // 2, groups=dim)`` on a grid (B, H, W, dim), by
-    :func:`fmkernels.depthwise`."""
+    """``nn.Conv2d(dim, dim, kernel, padding=kernel // 2, groups=dim)`` on (B, H, W, dim): see depthwise."""
 
     def __init__(self, dim: int, kernel: int):
         super().__init__(dim, dim, kernel, padding=kernel // 2, groups=dim)
@@ -298,7 +286,7 @@ class TDRMSNorm(nn.Module):
     def forward(
         self, x: Tensor, residual: Tensor | None = None, out: Tensor | tuple[Tensor, Tensor] | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        parts = self._modules  # without the detours of module.name and module(): this is called a hundred times a step
+        parts = self._modules  # less overhead than module.name and module(), for a hundred calls per step
         offset = parts.get("offset")
         offset = None if offset is None else offset.forward()
         return td_rms_norm(x, parts["scale"].forward(), offset, residual=residual, eps=self.eps, out=out)

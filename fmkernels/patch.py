@@ -1,13 +1,13 @@
-"""``accelerate(model)``: the fast paths of ``fmkernels.nn`` for a model of classes never seen before.
+"""``accelerate(model)``: the fast paths of ``fmkernels.nn`` for models of third-party classes.
 
-Time-dependent parameters and norms are recognised by their structure, and believed only after a trial: what
-each computes on random input must be what the fused op computes. A recognised module's ``__class__`` becomes a
-subclass made here, so its parameters, its state-dict keys and ``isinstance`` stay as they are, its class is not
-touched, and ``restore(model)`` is the way back.
+Time-dependent parameters and norms are recognized by their structure and then tested: on random input, each must
+compute what the fused op computes. The ``__class__`` of a recognized module becomes a subclass that is created here.
+Its parameters, state-dict keys and ``isinstance`` do not change, its original class is not modified, and
+``restore(model)`` undoes it.
 
-The original seeds by a static method, ``TimeDependentParameter.seed_time(self, log_snr)``, called from the
-model's forward: a walk over all modules and a wait for ``log_snr``. No instance can override that. So the methods
-that call it are copied for this model (rebind.py), with the class's name standing for the subclass made here.
+CrossFlow's models call a static method in their forward, ``TimeDependentParameter.seed_time(self, log_snr)``, which
+walks over all modules and synchronizes on ``log_snr``. No instance can override it. The methods that call it are
+therefore copied for this model (function_copies.py), and in the copy the name of the class refers to the subclass.
 """
 
 import copy
@@ -20,16 +20,26 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
-from fmkernels.nn import FOUR, SEEDS, TDLayerNorm, TDRMSNorm, TimeDependent, four, seed_time, seeds_of, time_dependent
+from fmkernels.function_copies import FunctionCopies
+from fmkernels.nn import (
+    PARAMETERS,
+    PLAN,
+    TDLayerNorm,
+    TDRMSNorm,
+    TimeDependent,
+    parameters_of,
+    seed_time,
+    seeding_plan,
+    time_dependent,
+)
 from fmkernels.ops import tdp
-from fmkernels.rebind import Copies
 
 _NORM_NAMES = {TDRMSNorm: ({"scale"}, {"scale", "offset"}), TDLayerNorm: ({"weight", "bias"},)}
 
 
 @dataclass
 class Acceleration:
-    """What ``accelerate`` changed, to print. ``left``: (name, reason) of what was recognised but not changed."""
+    """The printable report of ``accelerate``. ``left``: (name, reason) of what was recognized but not changed."""
 
     parameters: int = 0
     elements: int = 0
@@ -47,38 +57,39 @@ class Acceleration:
         if self.norms:
             lines.append("norms, fused: " + ", ".join(f"{count} {kind}" for kind, count in self.norms.items()))
         if self.seeding:
-            lines.append(f"seeding, without walk or wait: {', '.join(self.seeding)}")
+            lines.append(f"seeding, without walk or synchronization: {', '.join(self.seeding)}")
         if self.already:
-            lines.append(f"fast already: {self.already} modules")
+            lines.append(f"already fast: {self.already} modules")
         reasons: dict[str, list[str]] = {}
         for name, reason in self.left:
             reasons.setdefault(reason, []).append(name)
         for reason, names in reasons.items():
             others = f" and {len(names) - 1} others" if len(names) > 1 else ""
-            lines.append(f"left as it was: {names[0]}{others}: {reason}")
+            lines.append(f"left unchanged: {names[0]}{others}: {reason}")
         return "\n".join(lines) or "nothing to accelerate: no time-dependent parameters were found"
 
 
 def accelerate(model: nn.Module) -> Acceleration:
-    """Gives the model's time-dependent parameters and norms their fast paths, in place; returns a report.
+    """Replace the evaluation of the model's time-dependent parameters and norms by fused ops, in place.
 
-    Works on any class with CrossFlow's structure. Outputs, gradients and state dict stay what they were. (Values
-    of half-precision parameters have their dtype, also where log_snr is fp32; second derivatives need
-    ``use_backend("eager")``; hooks on the parameter modules of a fused norm are not called.)
-    A second call changes only what is new; ``restore(model)`` undoes it. Raises TypeError for a non-module.
+    Returns a report. Works on all classes with CrossFlow's structure. Outputs, gradients and the state dict do not
+    change, with three exceptions: values of half-precision parameters have the parameters' dtype even if log_snr is
+    fp32, second derivatives need ``use_backend("eager")``, and hooks on the parameter modules of a fused norm are not
+    called. A second call changes only what is new, and ``restore(model)`` undoes everything. Raises TypeError if
+    ``model`` is not a module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"accelerate: model must be a torch.nn.Module, got {type(model).__name__}")
     fast = (_Swapped, TimeDependent, *_NORM_NAMES)
     report = Acceleration(already=sum(isinstance(m, fast) for m in model.modules()))
     for name, module in model.named_modules():
-        if isinstance(module, TimeDependent) or not _has_four(module):
+        if isinstance(module, TimeDependent) or not _is_parameter_like(module):
             continue
-        if doubt := _doubt_about_parameter(module):
-            report.left.append((name, doubt))
+        if reason := _why_not_parameter(module):
+            report.left.append((name, reason))
             continue
         module.__class__ = _parameter_class(type(module))
-        module.curr_weight = None  # of an earlier forward
+        module.curr_weight = None  # the value of an earlier forward
         report.parameters += 1
         report.elements += module.param0.numel()
     for name, module in model.named_modules():
@@ -92,12 +103,12 @@ def accelerate(model: nn.Module) -> Acceleration:
         module.__class__ = _norm_class(type(module), kind, promotes)
         report.norms[kind.__name__] += 1
     _take_seeding(model, report)
-    _forget_seeds(model)
+    _drop_plans(model)
     return report
 
 
 def restore(model: nn.Module) -> None:
-    """Undoes :func:`accelerate`: every module has its own class again. Parameters are not touched."""
+    """Undo :func:`accelerate`: every module gets its original class back. Parameters do not change."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"restore: model must be a torch.nn.Module, got {type(model).__name__}")
     for module in model.modules():
@@ -105,25 +116,25 @@ def restore(model: nn.Module) -> None:
             if isinstance(module, TimeDependent):
                 module.curr_weight = None
             module.__class__ = module._original
-    _forget_seeds(model)
+    _drop_plans(model)
 
 
-def _forget_seeds(model: nn.Module) -> None:
+def _drop_plans(model: nn.Module) -> None:
     for module in model.modules():
-        vars(module).pop(SEEDS, None)
+        vars(module).pop(PLAN, None)
 
 
-# Recognising, by structure, then by what is computed.
+# Modules are recognized by their structure, then by what they compute.
 
 
-def _has_four(module: nn.Module) -> bool:
+def _is_parameter_like(module: nn.Module) -> bool:
     shapes = {getattr(p, "shape", None) for p in module._parameters.values()}
-    names = sorted(module._parameters) == sorted(FOUR)
+    names = sorted(module._parameters) == sorted(PARAMETERS)
     return names and len(shapes) == 1 and not module._modules and hasattr(module, "curr_weight")
 
 
 def _norm_kind(module: nn.Module) -> type[nn.Module] | None:
-    """Time-dependent vectors under the right names, and nothing else with parameters."""
+    """The kind of norm whose parameter names the module has, if it has no other parameters or buffers."""
     if isinstance(module, (_Swapped, *_NORM_NAMES)) or module._parameters or module._buffers:
         return None
     children = {name: child for name, child in module._modules.items() if child is not None}
@@ -139,29 +150,29 @@ def _first_line(error: Exception) -> str:
 
 
 def _random(*shape: int, seed: int) -> Tensor:
-    """The same whatever the program's generator, default dtype and device are."""
+    """Random numbers that do not depend on the global generator, default dtype or default device."""
     generator = torch.Generator("cpu").manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
-def _doubt_about_parameter(module: nn.Module) -> str:
-    """Why this is not the time-dependent parameter it looks like, or "": a copy with random values is seeded."""
+def _why_not_parameter(module: nn.Module) -> str:
+    """The reason why this is not a time-dependent parameter, or "". A copy with random values is seeded to find out."""
     cls = type(module)
     if not callable(getattr(cls, "seed_time", None)):
         return f"{cls.__name__} has no seed_time(model, log_snr)"
     if module.param0.is_meta:
         return "its parameters have no values yet (meta device): load them, then accelerate"
-    kept, vars(module)["curr_weight"] = module.curr_weight, None  # of the last forward: no copy can be made of it
+    kept, vars(module)["curr_weight"] = module.curr_weight, None  # the value of the last forward cannot be copied
     try:
         trial = copy.deepcopy(module).float()
         with torch.no_grad():
-            for seed, name in enumerate(FOUR):
+            for seed, name in enumerate(PARAMETERS):
                 getattr(trial, name).copy_(_random(*trial.param0.shape, seed=seed))
             for values in ([1.5, 1.5, 1.5], [3.5, 0.1, -2.5], [30.0, -30.0]):
                 log_snr = torch.tensor(values, dtype=torch.float32, device=trial.param0.device)
                 cls.seed_time(trial, log_snr)
                 rows = log_snr if len(set(values)) > 1 else log_snr[:1]
-                expected = tdp(*four(trial), rows / 4, weight_offset=1.0).expand_as(trial.curr_weight)
+                expected = tdp(*parameters_of(trial), rows / 4, weight_offset=1.0).expand_as(trial.curr_weight)
                 torch.testing.assert_close(trial.curr_weight, expected, rtol=1e-4, atol=1e-5)
                 if cls.forward(trial) is not trial.curr_weight:
                     return f"calling a {cls.__name__} does not return its curr_weight"
@@ -175,10 +186,10 @@ def _doubt_about_parameter(module: nn.Module) -> str:
 
 
 def _try_norm(module: nn.Module, kind: type[nn.Module]) -> tuple[bool, bool]:
-    """Compares a norm's forward with the fused one on rows of three magnitudes, where eps shows, in both modes.
+    """Compare a norm's forward with the fused one in both modes, on rows of three magnitudes at which eps matters.
 
-    Returns whether it answers half-precision input in the parameters' dtype, with one row of parameters and with
-    more; raises if the two disagree.
+    Returns whether it promotes half-precision input to the parameters' dtype, with one row of parameters and with
+    several. Raises if the two disagree.
     """
     children = [child for child in module._modules.values() if child is not None]
     slow, training, kept = type(module), module.training, [child.curr_weight for child in children]
@@ -198,7 +209,7 @@ def _try_norm(module: nn.Module, kind: type[nn.Module]) -> tuple[bool, bool]:
                     except Exception:
                         if len(shape) == 3:
                             raise
-                        continue  # a norm for tokens only
+                        continue  # this norm takes tokens (B, N, D) only
                     module.__class__ = _norm_class(slow, kind, (False, False))
                     torch.testing.assert_close(module.forward(x), expected, rtol=1e-4, atol=1e-5)
                     module.__class__ = slow
@@ -211,7 +222,7 @@ def _try_norm(module: nn.Module, kind: type[nn.Module]) -> tuple[bool, bool]:
             child.curr_weight = weight
 
 
-# The subclasses. Each is a function of what it was made from, so that a pickle can make it again.
+# The subclasses. Each is determined by the arguments of the function that creates it, so unpickling can recreate it.
 
 _classes: WeakValueDictionary = WeakValueDictionary()
 
@@ -221,7 +232,7 @@ class _Swapped:
     _made: tuple
 
     def __init_subclass__(cls, **kwargs):
-        """Not passed on: a registry of the foreign class's subclasses is not to hear of this one."""
+        """Does not call super(), so a registry of the original's subclasses does not receive this class."""
 
     def __reduce_ex__(self, protocol):
         state = self.__getstate__() if hasattr(self, "__getstate__") else vars(self)
@@ -234,7 +245,7 @@ def _revive(make, *args):
 
 
 def _subclass(made: tuple, before: tuple[type, ...] = (), after: tuple[type, ...] = (), key=(), **namespace) -> type:
-    """A subclass of made[1], which ``made[0](*made[1:])`` makes; one for all that ask alike while somebody uses it."""
+    """The subclass of made[1] that ``made[0](*made[1:])`` creates; the same one for equal arguments."""
     if (cls := _classes.get((made, key))) is None:
         old = made[1]
         namespace |= {"__module__": old.__module__, "__qualname__": old.__qualname__, "_original": old, "_made": made}
@@ -243,20 +254,20 @@ def _subclass(made: tuple, before: tuple[type, ...] = (), after: tuple[type, ...
 
 
 def _parameter_class(cls: type) -> type:
-    """cls as a TimeDependent, with the fast seed_time under cls's own signature."""
+    """cls as a TimeDependent, with the fused seed_time under the signature of cls.seed_time."""
     names = [*inspect.signature(cls.seed_time).parameters][:2]
 
     def fast(*args, **kwargs):
         values = [*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)]
-        if len(values) != 2 or len(values) != len(args) + len(kwargs) or not _is_row(values[1]):  # more than was tried
+        if len(values) != 2 or len(values) != len(args) + len(kwargs) or not _is_row(values[1]):  # not tested
             return cls.seed_time(*args, **kwargs)
         model, log_snr = values
         if torch.compiler.is_compiling():
             return (cls.seed_time if _has_slow(model, cls) else seed_time)(model, log_snr)
-        seeds = seeds_of(model)
-        if cls not in seeds.slow:
-            seeds.slow[cls] = _has_slow(model, cls)
-        return cls.seed_time(model, log_snr) if seeds.slow[cls] else seeds.seed(log_snr)
+        plan = seeding_plan(model)
+        if cls not in plan.has_slow:
+            plan.has_slow[cls] = _has_slow(model, cls)
+        return cls.seed_time(model, log_snr) if plan.has_slow[cls] else plan.seed(log_snr)
 
     return _subclass((_parameter_class, cls), (TimeDependent,), seed_time=staticmethod(fast))
 
@@ -266,21 +277,21 @@ def _is_row(log_snr: object) -> bool:
 
 
 def _has_slow(model: nn.Module, cls: type) -> bool:
-    """Below the model is a cls that is not accelerated: it is new, or was restored."""
+    """Whether the model contains a cls that is not accelerated, because it is new or was restored."""
     return any(isinstance(m, cls) and not isinstance(m, TimeDependent) for m in model.modules())
 
 
 def _norm_class(cls: type, kind: type[nn.Module], promotes: tuple[bool, bool]) -> type:
-    """cls with kind's forward. promotes: whether cls answers half precision in the parameters' dtype, see _try_norm."""
+    """cls with kind's forward. promotes: the result of ``_try_norm``."""
     one_promotes, many_promote = promotes
 
     def forward(self, *args, **kwargs):
-        if len(args) != 1 or kwargs:  # more than was tried
+        if len(args) != 1 or kwargs:  # not tested
             return cls.forward(self, *args, **kwargs)
         (x,), weight = args, next(iter(self._modules.values())).curr_weight
         if weight is not None:
             rows = weight.shape[0]
-            if rows != 1 and rows != x.shape[0]:  # one tensor beside the parameters of many samples
+            if rows != 1 and rows != x.shape[0]:  # one input with the parameters of several samples
                 return cls.forward(self, x)
             if x.dtype != weight.dtype and (many_promote if rows > 1 else one_promotes):
                 x = x.to(torch.promote_types(x.dtype, weight.dtype))
@@ -291,18 +302,18 @@ def _norm_class(cls: type, kind: type[nn.Module], promotes: tuple[bool, bool]) -
 
 
 def _caller_class(cls: type, seeded: frozenset[type]) -> type:
-    """cls with the methods that call seed_time of one of these classes calling the fast one; cls if there are none.
+    """cls with copies of the methods that call seed_time of one of these classes, or cls if there are none.
 
-    A base's method gets its copy in a class of its own, just before the base, where super() finds it.
+    The copy of a base's method is in a separate class just before the base in the MRO, where super() finds it.
     """
-    copies, copied = Copies({seed: _parameter_class(seed) for seed in seeded}), {}
+    copies, copied = FunctionCopies({seed: _parameter_class(seed) for seed in seeded}), {}
     for base in cls.__mro__:
         if base not in (nn.Module, object):
-            new = {name: copies.of_attribute(value) for name, value in vars(base).items()}
+            new = {name: copies.of(value) for name, value in vars(base).items()}
             copied[base] = {name: value for name, value in new.items() if value is not vars(base)[name]}
     if not any(copied.values()):
         return cls
-    sources = tuple(vars(base)[name] for base, methods in copied.items() for name in methods)  # of a class that changes
+    sources = tuple(vars(base)[name] for base, methods in copied.items() for name in methods)  # a class can change
     names = sorted({name for methods in copied.values() for name in methods})
     own = copied.pop(cls)
     bases = tuple(type(base)(base.__name__, (base,), methods) for base, methods in copied.items() if methods)
@@ -310,18 +321,18 @@ def _caller_class(cls: type, seeded: frozenset[type]) -> type:
 
 
 def _take_seeding(model: nn.Module, report: Acceleration) -> None:
-    """Gives every module that seeds a class of ours the fast seeding."""
+    """Redirect the modules that call seed_time of an accelerated class to the fused seeding."""
     originals = {m._original for m in time_dependent(model) if isinstance(m, _Swapped)}
     if not originals:
         return
-    # A base's seed_time, where it is the same function, is as good a name for it.
+    # The same function can also be called by the name of a base class.
     seeded = frozenset(
         base for cls in originals for base in cls.__mro__ if getattr(base, "seed_time", None) is cls.seed_time
     )
     names = " or ".join(sorted(f"{cls.__name__}.seed_time" for cls in originals))
-    foreign = [n for n, m in model.named_modules() if isinstance(m, tuple(seeded)) and not isinstance(m, TimeDependent)]
-    if foreign:
-        report.left.append((names, f"it seeds {foreign[0]} as well, which is not accelerated"))
+    slow = [n for n, m in model.named_modules() if isinstance(m, tuple(seeded)) and not isinstance(m, TimeDependent)]
+    if slow:
+        report.left.append((names, f"it seeds {slow[0]} as well, which is not accelerated"))
         return
     found, caller_class = False, functools.cache(lambda cls: _caller_class(cls, seeded))
     for name, module in model.named_modules():
@@ -339,6 +350,6 @@ def _take_seeding(model: nn.Module, report: Acceleration) -> None:
             report.seeding += [method for method in methods if method not in report.seeding]
     if not found:
         report.left.append(
-            (names, "called from none of the model's methods that could be read; it works as it did, with its walk. "
-                    "Where you call it, call fmkernels.nn.seed_time(model, log_snr)")
+            (names, "no method of the model that could be read calls it; it still works, by its own walk. "
+                    "In your code, call fmkernels.nn.seed_time(model, log_snr) instead")
         )  # fmt: skip

@@ -1,23 +1,20 @@
-"""Every op's schema, one line each: the table of contents of the kernels.
+"""The schema of every op, one line each: the table of contents of the kernels.
 
-The ops exist whatever was built. ``csrc/cpu`` (and ``csrc/cuda``, ``fmkernels.triton``) register implementations
-for their device; ``fmkernels.eager`` serves every device nothing else does, meta tensors included.
-Rows: tdp, norm, path, step, head. An op with gradients has a ``*_backward``, itself an op. The last row is torch's own
-work done faster where ``_cpu`` and ``_autograd`` are; elsewhere torch does it.
+The ops exist whatever was built. ``csrc/cpu``, ``csrc/cuda`` and ``fmkernels.triton`` register implementations for
+their devices; ``fmkernels.eager`` handles every other device, and meta tensors. An op with gradients has a
+``*_backward``, which is an op too.
 """
 
 import torch
 
-SCHEMAS = """
+# Rows: tdp, norm, path, step, head. Every backend implements them.
+SHARED = """
 tdp(Tensor param0, Tensor param1, Tensor weight, Tensor bias, Tensor times, float weight_offset) -> Tensor
 tdp_out(Tensor param0, Tensor param1, Tensor weight, Tensor bias, Tensor times, float weight_offset, Tensor(a!) out) -> ()
 tdp_backward(Tensor grad, Tensor param0, Tensor param1, Tensor weight, Tensor bias, Tensor times, float weight_offset) -> (Tensor, Tensor, Tensor, Tensor, Tensor)
 tdp_group(Tensor[] param0, Tensor[] param1, Tensor[] weight, Tensor[] bias, Tensor times, float weight_offset) -> Tensor
 tdp_group_out(Tensor[] param0, Tensor[] param1, Tensor[] weight, Tensor[] bias, Tensor times, float weight_offset, Tensor(a!) out) -> ()
 tdp_group_backward(Tensor grad, Tensor[] param0, Tensor[] param1, Tensor[] weight, Tensor[] bias, Tensor times, float weight_offset) -> (Tensor, Tensor)
-tdp_pin(Tensor[] params) -> int
-tdp_unpin(int id) -> ()
-tdp_pinned(int id, Tensor times, float weight_offset, Tensor(a!) out) -> ()
 
 td_norm(Tensor[] x, Tensor scale, Tensor? offset, Tensor? residual, float eps, bool center) -> (Tensor, Tensor, Tensor)
 td_norm_out(Tensor[] x, Tensor scale, Tensor? offset, Tensor? residual, float eps, bool center, Tensor(a!) y, Tensor(b!)? sum) -> ()
@@ -38,12 +35,35 @@ step_(Tensor(a!) x, Tensor v, Tensor? v_prev, Tensor? v_uncond, float dt, Tensor
 
 reparameterize(Tensor mu, Tensor logvar, Tensor eps, float low, float high) -> (Tensor, Tensor, Tensor)
 reparameterize_backward(Tensor? grad_z, Tensor? grad_kl, Tensor mu, Tensor logvar, Tensor eps, float low, float high) -> (Tensor, Tensor)
-
-depthwise(Tensor x, Tensor weight, Tensor? bias, bool turned) -> Tensor
-depthwise_weight(Tensor grad, Tensor x, int kernel) -> (Tensor, Tensor)
-linear(Tensor[] x, Tensor weight, Tensor? bias) -> Tensor
-tdp_group_parts(Tensor[] params, Tensor times, float weight_offset) -> Tensor[]
 """  # noqa: E501
 
+# Handles to parameters, and torch's convolution made faster.
+CPU_ONLY = """
+tdp_pin(Tensor[] params) -> int
+tdp_unpin(int id) -> ()
+tdp_pinned(int id, Tensor times, float weight_offset, Tensor(a!) out) -> ()
+depthwise(Tensor x, Tensor weight, Tensor? bias) -> Tensor
+depthwise_backward(Tensor grad, Tensor x, Tensor weight, bool to_x, bool to_weight) -> (Tensor, Tensor, Tensor)
+"""
+
+# Implemented by csrc/autograd: a product in one node of the graph, and tdp_group with one output per parameter.
+IN_AUTOGRAD = """
+linear(Tensor[] x, Tensor weight, Tensor? bias) -> Tensor
+tdp_group_parts(Tensor[] params, Tensor times, float weight_offset) -> Tensor[]
+"""
+
 library = torch.library.Library("fmkernels", "DEF")
-NAMES = [library.define(line, tags=(torch.Tag.pt2_compliant_tag,)) for line in SCHEMAS.split("\n") if line]
+
+
+def _defined(lines: str) -> tuple[str, ...]:
+    return tuple(library.define(line, tags=(torch.Tag.pt2_compliant_tag,)) for line in lines.split("\n") if line)
+
+
+_shared = _defined(SHARED)
+# What each compiled object, and Triton, has to implement.
+KERNELS = {
+    "cpp": _shared + _defined(CPU_ONLY),
+    "cuda": _shared,
+    "triton": _shared,
+    "autograd": _defined(IN_AUTOGRAD),
+}

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from forked import fork
-from test_pipeline import tiny_clip
+from support.forked import fork
+from support.tiny_models import tiny_clip
 
 from fmpipe.train import checkpoint, settings
 from fmpipe.train.config import Config, Every
@@ -139,7 +139,7 @@ def tiny(root: Path) -> Config:
 def train(config: Config, pipe: int | None = None) -> None:
     """A run, begun or gone on with; tells of every step before its state is saved."""
     tell = None if pipe is None else lambda stage, step, steps, figures: os.write(pipe, struct.pack("<q", step))
-    run(config, resume="latest", shown=tell)
+    run(config, resume="latest", on_log=tell)
 
 
 def result(folder: Path) -> dict:

@@ -35,10 +35,10 @@ def right(fault: Fault, ranked: list[Finding]) -> bool:
 def row(fault: Fault, runs: list[list[Finding]]) -> str:
     """Return the row of the first run that is wrong, otherwise of the first: the first finding, then the others."""
     shown = next((ranked for ranked in runs if not right(fault, ranked)), runs[0])
-    name, said = (shown[0].name, evidence(shown[0])) if shown else ("nothing", "")
+    name, why = (shown[0].name, evidence(shown[0])) if shown else ("nothing", "")
     others = " ".join(f.name if f.status == "fail" else f"({f.name})" for f in shown[1:])
     count = f"{sum(right(fault, ranked) for ranked in runs)}/{len(runs)}"
-    return f"| {fault.name} | {fault.what} | **{name}** | {phrase(said)} | {others} | {count} |"
+    return f"| {fault.name} | {fault.what} | **{name}** | {phrase(why)} | {others} | {count} |"
 
 
 def evidence(finding: Finding) -> str:
@@ -46,12 +46,12 @@ def evidence(finding: Finding) -> str:
     return " ".join(dict.fromkeys(e.into() for e in finding.bad))
 
 
-def phrase(said: str, most: int = 120) -> str:
+def phrase(text: str, most: int = 120) -> str:
     """Return as many of the first sentences of a text as fit; if none fits, its beginning, cut at a word."""
-    if len(said) > most:
-        end = said.rfind(". ", 0, most)
-        said = said[: end + 1] if end > 0 else said[:most].rsplit(" ", 1)[0] + " …"
-    return said.replace("|", "\\|")
+    if len(text) > most:
+        end = text.rfind(". ", 0, most)
+        text = text[: end + 1] if end > 0 else text[:most].rsplit(" ", 1)[0] + " …"
+    return text.replace("|", "\\|")
 
 
 def rules() -> str:

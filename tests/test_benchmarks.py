@@ -49,7 +49,7 @@ def test_a_mismatch_exits_with_an_error(harness, wrong):
 
 @pytest.mark.slow
 def test_launches_of_a_guided_step(harness):
-    """Of the 256 px model. The plain structure (tests/foreign.py) takes two operations a parameter more."""
+    """Of the 256 px model. The plain structure (third_party_model.py) takes two operations a parameter more."""
     from count_launches import count
 
     counts = count("t2i_256px_clip_dimr")

@@ -61,6 +61,33 @@ def test_it_is_short_and_its_links_lead_somewhere():
             assert (path.parent / link).exists(), (path.name, link)
 
 
+def pages(folder="."):
+    """Every Markdown file that people read."""
+    root = README.parent
+    found = [*root.glob("*.md"), *(root / "docs").rglob("*.md"), root / "benchmarks" / "README.md"]
+    return sorted(path for path in found if path.is_relative_to(root / folder))
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(README.parent).as_posix())
+def test_links_to_files_lead_somewhere(path):
+    for link in re.findall(
+        r"\]\(([^)#:]+)\)", re.sub(r"(?s)```.*?```|`[^`\n]*`", "", path.read_text(encoding="utf-8"))
+    ):
+        assert (path.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("folder", ["docs", "docs/decisions"])
+def test_the_index_lists_every_page(folder):
+    index = README.parent / folder / "README.md"
+    links = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#:]+)\)", index.read_text())}
+    decisions = index.parent / "decisions"
+    assert {p for p in pages(folder) if p != index and (p.parent != decisions or p.name == "README.md")} <= links
+
+
+def test_the_map_is_short():
+    assert len((README.parent / "ARCHITECTURE.md").read_text(encoding="utf-8").split()) <= 1000
+
+
 def without_comments(path):
     """Every fenced block: its language, and its lines without comments and trailing spaces."""
     found = re.findall(r"^```([^\n]*)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)

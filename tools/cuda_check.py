@@ -1,10 +1,10 @@
 """Compiles every CUDA kernel for four architectures, without a GPU and without torch's headers; runs nothing.
 
-python tools/cuda_check.py [--arch sm_90]
+python tools/cuda_check.py [--arch sm_90] [--out benchmarks/results/cuda_check.txt]
 
 Fails on a warning, a spilled register or a byte of stack, and where a kernel that moves tensors has no 128-bit load or
 store. Prints registers, shared memory and the occupancy these imply. Which kernels there are is read off the object
-that g++ makes of the same sources for the tests (tests/host_cuda.py), so that none can be forgotten. Results are kept
+that g++ makes of the same sources for the tests (support/host_cuda.py), so that none can be forgotten. Results are kept
 in build/cuda_check under a hash of the sources and the compiler. Without nvcc it says so and exits 0.
 """
 
@@ -31,28 +31,49 @@ LIMITS = {
     "sm_120": (1536, 24, 100 << 10),
 }
 REGISTERS, BLOCK_SHARED = 65536, 1 << 10  # registers of an SM; shared memory the system takes of every block
-KEPT_BYTES, BLOCK_LIMIT = 47 << 10, 48 << 10  # csrc/cuda/norm.cuh keeps at most so much; a block has so much in all
-# Kernel -> threads of a block and what it keeps of a row (elements), both for rows of 1024 where that counts; tensors
-# read and written eight elements at a time, as often as the code names them.
+REDUCTION_BYTES = (
+    2 << 10
+)  # of a kernel that keeps rows, shared memory of a fixed size: csrc/cuda/launch.h leaves so much
+COMMON_REGISTERS = 64  # of a thread in the kernels of common cases, at most
+# Kernel -> threads of a block; tensors read and written eight elements at a time, as often as the code names them.
 KERNELS = {
-    "tdp_kernel": (128, 0, 4, 1),
-    "tdp_backward_kernel": (128, 0, 5, 4),
-    "norm_kernel": (128, 1024, 6, 2),
-    "norm_backward_kernel": (128, 4096, 4, 3),
-    "norm_runs_kernel": (256, 0, 0, 0),
-    "norm_wide_backward_kernel": (512, 0, 8, 1),
-    "norm_wide_columns_kernel": (256, 0, 2, 2),
-    "gelu_mul_kernel": (256, 0, 2, 1),
-    "gelu_mul_backward_kernel": (256, 0, 3, 2),
-    "path_kernel": (256, 0, 2, 2),
-    "psi_backward_kernel": (256, 0, 1, 2),
-    "velocity_kernel": (512, 0, 3, 0),
-    "velocity_summary_kernel": (32, 0, 0, 0),
-    "flow_loss_backward_kernel": (256, 0, 3, 1),
-    "step_kernel": (512, 0, 4, 2),
-    "head_kernel": (256, 0, 3, 1),
-    "head_backward_kernel": (256, 0, 4, 2),
+    "tdp_kernel": (128, 4, 1),
+    "tdp_backward_kernel": (128, 5, 4),
+    "norm_kernel": (128, 6, 2),
+    "norm_backward_kernel": (128, 4, 3),
+    "norm_runs_kernel": (256, 0, 0),
+    "norm_wide_backward_kernel": (512, 8, 1),
+    "norm_wide_columns_kernel": (256, 2, 2),
+    "gelu_mul_kernel": (256, 2, 1),
+    "gelu_mul_backward_kernel": (256, 3, 2),
+    "path_kernel": (256, 2, 2),
+    "psi_backward_kernel": (256, 1, 2),
+    "velocity_kernel": (512, 3, 0),
+    "velocity_summary_kernel": (32, 0, 0),
+    "flow_loss_backward_kernel": (256, 3, 1),
+    "step_kernel": (512, 4, 2),
+    "head_kernel": (256, 3, 1),
+    "head_backward_kernel": (256, 4, 2),
 }
+
+
+def words(kernel: str) -> tuple[int, int]:
+    """128-bit loads of a tensor's eight elements, and stores: in the kernels of any dtype, one for each."""
+    if "Common<" in kernel:
+        return (1, 1) if re.search(r"Common<fmk::b?f16", kernel) else (2, 2)
+    return (4 if "double" in kernel else 2), 4 + 2 + 1 + 1
+
+
+def of_block(kernel: str) -> tuple[int, int]:
+    """Threads of a block, and bytes it keeps of its rows: of the widest that a warp has, or four times as wide."""
+    threads, by_block = KERNELS[short(kernel)][0], "RowParts" in kernel and "columns" not in kernel
+    most = 256 if "Any<double>" in kernel else 512  # kWideThreads of csrc/cuda/device.cuh
+    threads = most if by_block else min(threads, most)
+    number = 8 if "Any<double>" in kernel else 4
+    columns = 4096 // number * (4 if by_block else threads // 32)
+    element = 2 if re.search(r"Common<fmk::b?f16", kernel) else number
+    kept = {"norm_kernel": element, "norm_backward_kernel": 2 * element + 2 * number}
+    return threads, columns * kept.get(short(kernel), 0)
 
 
 def cuobjdump() -> Path:
@@ -121,15 +142,17 @@ def faults(row: dict) -> list[str]:
     found = []
     if row["stack"] or row["spilled"]:
         found.append(f"{row['stack']} bytes of stack, {row['spilled']} spilled")
-    _, kept, read, written = KERNELS[short(row["kernel"])]
-    # A fetch of eight: two loads for floats, four for doubles. A store: one for each dtype's 16 bytes.
-    loads, stores = read * (4 if "<double" in row["kernel"] else 2), written * (4 + 2 + 1 + 1)
+    _, read, written = KERNELS[short(row["kernel"])]
+    of_load, of_store = words(row["kernel"])
+    loads, stores = read * of_load, written * of_store
     if row["loads"] < loads or row["stores"] < stores:
         found.append(f"128-bit loads {row['loads']} of {loads}, stores {row['stores']} of {stores}")
+    if "Common<" in row["kernel"] and row["registers"] > COMMON_REGISTERS:
+        found.append(f"{row['registers']} registers, more than {COMMON_REGISTERS}")
     if not row["occupancy"]:
         found.append("no block fits on an SM")
-    if kept and row["shared"] + KEPT_BYTES > BLOCK_LIMIT:
-        found.append(f"{row['shared']} bytes of shared memory beside the {KEPT_BYTES} of a row")
+    if "Row" in row["kernel"] and row["shared"] > REDUCTION_BYTES and "columns" not in row["kernel"]:
+        found.append(f"{row['shared']} bytes of shared memory beside that of a row, more than {REDUCTION_BYTES}")
     return found
 
 
@@ -147,10 +170,9 @@ def compiled(compiler: Path, family: str, names: list[str], arch: str) -> list[d
     rows = []
     for mangled, text in zip(used, plain, strict=True):
         kernel = re.sub(r"^void ", "", text).split("(", 1)[0].replace(" >", ">")
-        threads, elements, *_ = KERNELS[short(kernel)]
-        threads = min(threads, 256) if "<double" in kernel else threads  # kWideThreads of csrc/cuda/device.cuh
+        threads, kept = of_block(kernel)
         loads, stores = wide[mangled]
-        shared = used[mangled]["shared"] + elements * (8 if "<double" in kernel else 4)
+        shared = used[mangled]["shared"] + kept
         filled = occupancy(arch, threads, used[mangled]["registers"], shared)
         rows.append(
             {"kernel": kernel, "arch": arch, "threads": threads, **used[mangled], "block_shared": shared}
@@ -196,7 +218,7 @@ def check(compiler: Path, names: list[str], archs: list[str]) -> list[dict]:
 def table(rows: list[dict]) -> str:
     """A line a kernel: its figures on every architecture, in the same order."""
     archs = list(dict.fromkeys(row["arch"] for row in rows))
-    form = "{:<52}{:>8}{:>18}{:>8}{:>18}{:>7}{:>7}{:>7}"
+    form = "{:<68}{:>8}{:>18}{:>8}{:>18}{:>7}{:>7}{:>7}"
     lines = [
         f"for {', '.join(archs)}: registers of a thread and share of an SM's threads; of a block, shared memory",
         form.format("kernel", "threads", "registers", "shared", "occupancy %", "loads", "stores", "spills"),
@@ -213,7 +235,7 @@ def table(rows: list[dict]) -> str:
 
 def kernels_of_the_sources() -> list[str]:
     """As the object has them; none that is written may be missing."""
-    import host_cuda
+    from support import host_cuda
 
     listed = subprocess.run(["nm", "-C", host_cuda.build()], capture_output=True, text=True, check=True).stdout
     names = kernels(listed)
@@ -225,7 +247,9 @@ def kernels_of_the_sources() -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", action="append", choices=LIMITS, help="one of them only; may be given again")
-    archs = parser.parse_args().arch or list(LIMITS)
+    parser.add_argument("--out", type=Path, help="file that the printed table is also written to")
+    options = parser.parse_args()
+    archs = options.arch or list(LIMITS)
     home = cuda_home()
     if home is None:
         print("cuda-check: no nvcc here (looked in CUDA_HOME, PATH and /usr/local/cuda): nothing was compiled")
@@ -236,9 +260,12 @@ def main() -> int:
     except RuntimeError as error:
         print(f"cuda-check: {error}")
         return 1
-    print(table(rows))
     found = [f"{row['kernel']} for {row['arch']}: {fault}" for row in rows for fault in faults(row)]
-    print("\n".join(found) or f"{len(rows)} compilations of {len({r['kernel'] for r in rows})} kernels: no fault")
+    passed = f"{len(rows)} compilations of {len({row['kernel'] for row in rows})} kernels: no fault"
+    text = "\n".join([table(rows), *(found or [passed])])
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
     return int(bool(found))
 
 

@@ -5,7 +5,7 @@ python tools/gpu_check.py --quick                          # within ten minutes:
 python tools/gpu_check.py --only parity --sizes 31,1025    # some checks; writes no files
 python tools/gpu_check.py --only parity,golden --device cpu    # a rehearsal without a GPU
 
-parity*     every case of tests/cases.py in every dtype, outputs and gradients, against eager float64 on the CPU
+parity*     every case of tests/support/cases.py in every dtype, outputs and gradients, against eager float64 on the CPU
 golden*     the tests of the golden vectors, ops and tiny networks, with the vectors on the device
 sampling    whole sampling loops under torch.cuda.set_sync_debug_mode("error")
 graph*      single ops and a guided step of the tiny network in CUDA graphs: replays are bit-identical
@@ -65,10 +65,10 @@ def planned(options: argparse.Namespace) -> Iterator[tuple[str, str, Callable[[]
             yield check, "", functools.partial(in_time, functools.partial(ONCE[check], options), options)
         else:
             for name in ("cpp", "cuda", "triton"):
-                if options.device not in backend._serves(name):
+                if options.device not in backend.devices(name):
                     continue
-                if backend._loaded[name]:
-                    yield check, name, functools.partial(Result, "skipped", backend._loaded[name])
+                if not backend.status[name].available:
+                    yield check, name, functools.partial(Result, "skipped", backend.status[name].reason)
                 else:
                     yield (
                         check,

@@ -1,14 +1,14 @@
-// What every CPU kernel stands on: dtypes handled one tile at a time, and loops split the same way whatever
-// the number of threads.
+// Shared by all CPU kernels: conversion of dtypes tile by tile, and loops that are split in the same way for any number
+// of threads.
 #pragma once
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
 namespace fmk {
 
-// Where this object's tensors are.
+// The device of this object's tensors.
 struct Here {
   static constexpr const char* name = "the CPU";
-  static constexpr bool numbered = false;  // there is one
+  static constexpr bool numbered = false;  // there is only one
   static int32_t type() {
     static const int32_t cpu = aoti_torch_device_type_cpu();
     return cpu;
@@ -24,14 +24,14 @@ struct Here {
 
 namespace fmk {
 
-// What an op holds while it runs: nothing.
+// CUDA ops hold a device guard while they run. CPU ops need none.
 struct Device {
   Device(const Tensor&, const char*) {}
 };
 
 }  // namespace fmk
 
-// A kernel marked so is compiled once for each instruction set and chosen when the object is loaded.
+// Compiles a function once per instruction set; the loader selects one.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(FMK_NO_CLONES)
 #define FMK_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -40,9 +40,9 @@ struct Device {
 
 namespace fmk {
 
-// ---- tiles: the unit of work, small enough that a handful of them stay in L1 ----
+// ---- tiles: the unit of work, small enough that several of them stay in L1 ----
 constexpr int64_t kTile = 1024;
-constexpr int64_t kGrain = 16;  // tiles a thread should have before a second one is woken
+constexpr int64_t kGrain = 16;  // the least number of tiles per thread
 
 inline int64_t tiles_of(int64_t n) { return (n + kTile - 1) / kTile; }
 
@@ -75,7 +75,7 @@ struct alignas(64) Tile {
   operator C*() { return data; }
 };
 
-// Elements of any dtype read as C: in place where they are C already, else through a tile.
+// Reads elements of any dtype as C: in place if they have the type C, otherwise converted into a tile.
 template <class C>
 struct Source {
   const void* data = nullptr;
@@ -98,7 +98,7 @@ struct Source {
   }
 };
 
-// Elements of any dtype written as C: `at` says where to compute, `put` rounds into place once.
+// Writes elements of any dtype from C: `at` returns where to compute them, and `put` rounds them into place once.
 template <class C>
 struct Sink {
   void* data = nullptr;
@@ -118,14 +118,14 @@ struct Sink {
       narrow_tile(tile, static_cast<S*>(data) + i, n);
     });
   }
-  // For values that stand elsewhere already.
+  // For values that are stored elsewhere.
   void write(int64_t i, const C* values, int64_t n) const {
     if (dtype == compute_dtype<C>) std::copy_n(values, n, static_cast<C*>(data) + i);
     put(i, values, n);
   }
 };
 
-// A whole small tensor (times, scales) as C: its own memory where it is dense and C already.
+// A small tensor (times, scales) as C, read in place if it is dense and has the type C.
 template <class C>
 class Values {
   Tensor keep_;
@@ -145,12 +145,12 @@ class Values {
   std::vector<C> copy() const { return {data_, data_ + size()}; }
 };
 
-// Values computed in double, into a small dense tensor.
+// Writes values that were computed in double to a small dense tensor.
 inline void put_values(const std::vector<double>& values, const Tensor& out) {
   Sink<double>(out).write(0, values.data(), int64_t(values.size()));
 }
 
-// ---- loops: cut by size alone, so that results do not depend on the number of threads ----
+// ---- loops: split by size alone, so that results do not depend on the number of threads ----
 // body(first, last) over [0, count), in runs of at least `grain`.
 template <class F>
 void parallel(int64_t count, int64_t grain, const F& body) {

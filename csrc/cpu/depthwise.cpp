@@ -2,6 +2,7 @@
 // and seven to ten forwards for the gradient of the weight: fmkernels/ops/depthwise.py.
 #include <cstring>
 
+#include "../shared/limits.h"
 #include "common.h"
 
 namespace fmk {
@@ -49,7 +50,7 @@ void take(const float* x, const Grid& grid, int64_t lanes, Cell* out, int64_t ro
       copy(x + (h * grid.width + w) * grid.channels, &out[h * row + w], lanes);
 }
 
-// weight (C, 1, K, K) as blocks of K² lanes; turned by half a circle for the gradient.
+// weight (C, 1, K, K) as blocks of K² lanes.
 Block filters_of(const float* weight, const Grid& grid, bool turned) {
   const int64_t area = grid.kernel * grid.kernel;
   Block out(size_t(grid.blocks * area));
@@ -96,23 +97,21 @@ FMK_CLONES void correlate(const Lanes* padded, const Lanes* grad, const Grid& gr
 
 template <class F>
 void with_kernel(int64_t kernel, F&& f) {
+#define FMK_CASE(size) \
+  case size: return f(std::integral_constant<int, size>{});
   switch (kernel) {
-    case 3: return f(std::integral_constant<int, 3>{});
-    case 5: return f(std::integral_constant<int, 5>{});
-    default: return f(std::integral_constant<int, 7>{});
+    FMK_DEPTHWISE_KERNELS(FMK_CASE)
+    default: FMK_CHECK(false, "no depthwise kernel of this size");
   }
+#undef FMK_CASE
 }
 
-void check(const Tensor& x, const char* name, int64_t kernel) {
-  check_tensor(x, name);
-  FMK_CHECK(dtype_of(x) == Dtype::f32 && x.dim() == 4, name, " must be (B, H, W, C), float32");
-  FMK_CHECK(kernel == 3 || kernel == 5 || kernel == 7, "the kernel must be 3, 5 or 7");
-}
-
-Tensor depthwise(Tensor x, Tensor weight, OptTensor bias, bool turned) {
-  const int64_t kernel = weight.size(-1);
-  check(x, "x", kernel);
+// turned: the weight by half a circle, for the gradient.
+Tensor convolved(const Tensor& x, const Tensor& weight, const OptTensor& bias, bool turned) {
+  check_tensor(x, "x");
   check_tensor(weight, "weight");
+  FMK_CHECK(dtype_of(x) == Dtype::f32 && x.dim() == 4, "x must be (B, H, W, C), float32");
+  const int64_t kernel = weight.dim() ? weight.size(-1) : 0;
   FMK_CHECK(dtype_of(weight) == Dtype::f32 && has_sizes(weight, {x.size(3), 1, kernel, kernel}),
             "weight must be (C, 1, K, K), float32");
   FMK_CHECK(!bias || (is_here(*bias) && dtype_of(*bias) == Dtype::f32 && has_sizes(*bias, {x.size(3)})),
@@ -139,11 +138,7 @@ Tensor depthwise(Tensor x, Tensor weight, OptTensor bias, bool turned) {
   return y;
 }
 
-// The gradients of weight and bias.
-std::tuple<Tensor, Tensor> depthwise_weight(Tensor grad, Tensor x, int64_t kernel) {
-  check(x, "x", kernel);
-  check_like(grad, x, "grad");
-  FMK_CHECK(dtype_of(grad) == Dtype::f32, "grad must be float32");
+std::tuple<Tensor, Tensor> gradients_of_weight_and_bias(const Tensor& grad, const Tensor& x, int64_t kernel) {
   const Tensor in = dense(x), g = dense(grad);
   const Grid grid(in, kernel);
   const int64_t area = kernel * kernel, runs = (grid.images + kImages - 1) / kImages;
@@ -176,11 +171,26 @@ std::tuple<Tensor, Tensor> depthwise_weight(Tensor grad, Tensor x, int64_t kerne
   return {to_weight, to_bias};
 }
 
+Tensor depthwise(Tensor x, Tensor weight, OptTensor bias) { return convolved(x, weight, bias, false); }
+
+// What is not asked for is empty.
+std::tuple<Tensor, Tensor, Tensor> depthwise_backward(Tensor grad, Tensor x, Tensor weight, bool to_x, bool to_weight) {
+  check_tensor(x, "x");
+  check_tensor(weight, "weight");
+  check_like(grad, x, "grad");
+  FMK_CHECK(dtype_of(x) == Dtype::f32 && dtype_of(grad) == Dtype::f32 && x.dim() == 4 && weight.dim() == 4,
+            "grad and x must be (B, H, W, C), float32, and weight (C, 1, K, K)");
+  const Tensor grad_x = to_x ? convolved(grad, weight, std::nullopt, true) : fresh({0}, Dtype::f32);
+  if (!to_weight) return {grad_x, fresh({0}, Dtype::f32), fresh({0}, Dtype::f32)};
+  const auto [grad_weight, grad_bias] = gradients_of_weight_and_bias(grad, x, weight.size(-1));
+  return {grad_x, grad_weight, grad_bias};
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) {
   m.impl("depthwise", TORCH_BOX(&depthwise));
-  m.impl("depthwise_weight", TORCH_BOX(&depthwise_weight));
+  m.impl("depthwise_backward", TORCH_BOX(&depthwise_backward));
 }
 
 }  // namespace fmk

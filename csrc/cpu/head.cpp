@@ -1,5 +1,5 @@
-// The variational head's ops on the CPU. Work is cut by columns, so that the spread over the batch of each latent
-// dimension comes out of the same pass.
+// The variational head's ops on the CPU. Work is split by columns, so that the same pass computes the std
+// over the batch of each latent dimension.
 #include <limits>
 
 #include "common.h"
@@ -14,7 +14,7 @@ struct HeadSums {
   double std_min = std::numeric_limits<double>::infinity(), std_max = 0;
 };
 
-// mean and m2: the running moments of z over the batch, one pair a column; `seen` samples so far.
+// mean and m2: the running moments of z over the batch, one pair per column, after `seen` samples.
 template <class C>
 FMK_CLONES void head_tile(const C* __restrict mu, const C* __restrict logvar, const C* __restrict eps, C low, C high,
                           C seen, C* __restrict z, C* __restrict mean, C* __restrict m2, int64_t n,
@@ -49,7 +49,7 @@ FMK_CLONES void head_tile(const C* __restrict mu, const C* __restrict logvar, co
           double(clamped), double(nonfinite), double(std_min), double(std_max)};
 }
 
-// The gradient to logvar is held back outside the clamp unless it leads back inside.
+// Outside the clamp, the gradient to logvar passes only if a descent step leads back inside.
 template <class C>
 FMK_CLONES void head_tile_backward(const C* __restrict grad_z, C grad_kl, const C* __restrict mu,
                                    const C* __restrict logvar, const C* __restrict eps, C low, C high,
@@ -73,7 +73,7 @@ void run_head(const Device&, const Tensor& mu, const Tensor& logvar, const Tenso
   const Batch batch(mu);
   const int64_t samples = batch.samples, n = batch.n, columns = tiles_of(n);
   std::vector<HeadSums> sums(size_t(samples * columns));
-  // Of each column tile: the mean over it of std over the batch, and the moments of all its z.
+  // Of each tile of columns: the sum of the std over the batch, and the moments of all z.
   struct ColumnSums {
     double std = 0, mean = 0, m2 = 0;
   };
@@ -135,7 +135,7 @@ void run_head(const Device&, const Tensor& mu, const Tensor& logvar, const Tenso
   stats[kMuRms] = std::sqrt(total.mu2 / count);
   stats[kLogvarMean] = total.logvar / count;
   stats[kStdMean] = total.std / count;
-  const bool known = !std::isnan(total.std);  // a minimum passes over NaN
+  const bool known = !std::isnan(total.std);  // std::min ignores NaN
   stats[kStdMin] = known ? total.std_min : total.std;
   stats[kStdMax] = known ? total.std_max : total.std;
   stats[kZMean] = z_mean;

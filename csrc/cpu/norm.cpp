@@ -1,4 +1,4 @@
-// The norms on the CPU: a row at a time, tile by tile.
+// The norms on the CPU: one row at a time, tile by tile.
 #include "common.h"
 
 #include "../shared/norm.h"
@@ -16,7 +16,7 @@ FMK_FN C power_of(C x) {
   return kSquare ? x * x : x;
 }
 
-// The sum of x, or of its squares. Four quarters side by side: one running sum would wait for the adder.
+// The sum of x, or of its squares. Four partial sums, because a single one would wait for the latency of the adder.
 template <bool kSquare, class C>
 FMK_CLONES C sum_tile(const C* __restrict x, int64_t n) {
   C a = 0, b = 0, c = 0, d = 0;
@@ -32,15 +32,15 @@ FMK_CLONES C sum_tile(const C* __restrict x, int64_t n) {
   return (a + b) + (c + d);
 }
 
-// Two sums of one pass.
+// Two sums that are computed in one pass.
 template <class C>
 struct Sums {
   C first, second;
 };
 
-// Of x - center: the sum and the sum of squares.
+// The sum of x - center, and the sum of its squares.
 template <class C>
-FMK_CLONES Sums<C> centred_tile(const C* __restrict x, C center, int64_t n) {
+FMK_CLONES Sums<C> centered_tile(const C* __restrict x, C center, int64_t n) {
   C a = 0, b = 0, a2 = 0, b2 = 0;
   const int64_t h = n / 2;
 #pragma omp simd reduction(+ : a, b, a2, b2)
@@ -59,6 +59,12 @@ FMK_CLONES Sums<C> centred_tile(const C* __restrict x, C center, int64_t n) {
   return {a + b, a2 + b2};
 }
 
+// A row is normalized to (s - mean) * rstd.
+template <class C>
+struct MeanRstd {
+  C mean, rstd;
+};
+
 // kCenter: the mean is subtracted; kOffset: there is an offset.
 template <bool kCenter, bool kOffset, class C>
 FMK_CLONES void normalize_tile(const C* __restrict s, C mean, C rstd, const C* __restrict scale,
@@ -69,11 +75,12 @@ FMK_CLONES void normalize_tile(const C* __restrict s, C mean, C rstd, const C* _
   }
 }
 
-// With h = (s - mean) * rstd and g = grad * scale: sums of g and g*h, and the parameters' gradients.
+// With h = (s - mean) * rstd and g = grad * scale: returns the sums of g and g * h, and adds to the gradients of the
+// parameters.
 template <class C>
 FMK_CLONES Sums<C> moments_tile(const C* __restrict grad, const C* __restrict s, C mean, C rstd,
-                                   const C* __restrict scale, C* __restrict to_scale, C* __restrict to_offset,
-                                   int64_t n) {
+                                const C* __restrict scale, C* __restrict to_scale, C* __restrict to_offset,
+                                int64_t n) {
   C sum_g = 0, sum_gh = 0;
 #pragma omp simd reduction(+ : sum_g, sum_gh)
   for (int64_t i = 0; i < n; i++) {
@@ -87,6 +94,7 @@ FMK_CLONES Sums<C> moments_tile(const C* __restrict grad, const C* __restrict s,
   return {sum_g, sum_gh};
 }
 
+// The gradient to s: rstd * (g - mean_g - h * mean_gh), plus `more` if given.
 template <class C>
 FMK_CLONES void gradient_tile(const C* __restrict grad, const C* __restrict s, C mean, C rstd,
                               const C* __restrict scale, C mean_g, C mean_gh, const C* __restrict more,
@@ -99,7 +107,7 @@ FMK_CLONES void gradient_tile(const C* __restrict grad, const C* __restrict s, C
       out[i] = rstd * (grad[i] * scale[i] - mean_g - (s[i] - mean) * rstd * mean_gh);
 }
 
-// Rows given as a list of tensors side by side, of one width in all; a single x is a list of one.
+// Rows of the concatenation of a list of tensors along their last dimension.
 template <class C>
 struct Rows {
   std::vector<Source<C>> parts;
@@ -113,14 +121,14 @@ struct Rows {
       width += widths.back();
     }
   }
-  // Asks for a row while the one before is being written, for rows that come from memory.
+  // Prefetches a row while the previous one is written.
   void prefetch(int64_t row) const {
     const int64_t bytes = size_of(parts[0].dtype);
     const char* at = static_cast<const char*>(parts[0].data) + row * widths[0] * bytes;
     for (int64_t i = 0; i < std::min(kTile, widths[0]) * bytes; i += 64) __builtin_prefetch(at + i);
   }
   bool one_tile() const { return parts.size() == 1 && width <= kTile; }
-  // body(tile, column, n) over the row's tiles in order.
+  // Calls body(tile, column, n) for the tiles of a row, in order.
   template <class F>
   void each(int64_t row, C* buffer, const F& body) const {
     int64_t column = 0;
@@ -134,8 +142,8 @@ struct Rows {
   }
 };
 
-// Mean and rstd of a row, tile by tile, put together in double (Chan's update). A tile is centred by its
-// rounded mean first: what is left sums up small, so rows far from zero lose nothing.
+// Mean and rstd of a row. Tiles are combined in double (Chan's update). Each tile is first centered by its rounded
+// mean, so the remaining sums are small and rows far from zero lose no precision.
 template <class C>
 struct RowMoments {
   bool center;
@@ -148,21 +156,21 @@ struct RowMoments {
     }
     const double size = double(n);
     const C near = C(sum_tile<false>(tile, n) / C(n));
-    const auto rest = centred_tile(tile, near, n);
+    const auto rest = centered_tile(tile, near, n);
     const double shift = double(rest.first) / size, tile_mean = double(near) + shift;
     const double total = count + size, delta = tile_mean - mean;
     squares += double(rest.second) - shift * shift * size + delta * delta * count * size / total;
     mean += delta * size / total;
     count = total;
   }
-  double rstd(int64_t width, double eps) const {
+  MeanRstd<C> result(int64_t width, double eps) const {
     const double power = std::max(squares, 0.0) / double(width);
-    return center ? 1 / std::sqrt(power + eps) : 1 / (std::sqrt(power) + eps);
+    return {C(mean), C(center ? 1 / std::sqrt(power + eps) : 1 / (std::sqrt(power) + eps))};
   }
 };
 
-// The rows of a scale or offset, (D,) or (T, D), as C: where they are, if each is dense and C already. The values of
-// a group are columns of one tensor, so their rows are far apart.
+// The rows of a scale or offset, (D,) or (T, D), as C. They are read in place if each is dense and has the type C: the
+// values of a group are columns of one tensor, so their rows are far apart.
 template <class C>
 class ParameterRows {
   std::optional<Values<C>> own_;
@@ -182,146 +190,166 @@ class ParameterRows {
   const C* row(int64_t i) const { return data_ + i * stride_; }
 };
 
-// Rows a task works on. In the backward each task has partial sums of its own, so the cut is by size.
-int64_t rows_per_task(const NormRows& shape) {
-  return std::max<int64_t>(1, kGrain * kTile / std::max<int64_t>(shape.width, 1));
-}
+// The number of rows per task. Each task of the backward has its own partial sums, so the split depends on sizes alone.
+int64_t rows_per_task(int64_t width) { return std::max<int64_t>(1, kGrain * kTile / std::max<int64_t>(width, 1)); }
+
+template <class C>
+struct Forward {
+  const NormCall& call;
+  const OptTensor dense_residual = dense(call.residual);
+  const Rows<C> rows{call.rows.x};
+  const ParameterRows<C> scales{call.scale}, offsets{call.offset ? *call.offset : call.scale};
+  const Source<C> residual{dense_residual};
+  const Sink<C> y{call.y}, sum = call.sum ? Sink<C>(*call.sum) : Sink<C>();
+  C* const stats = call.stat ? call.stat->mutable_data_ptr<C>() : nullptr;
+  // Whether the first pass leaves x + residual unrounded in the output for the second pass.
+  const bool keeps_sum = residual.data && sum.dtype == compute_dtype<C>;
+
+  struct Tiles {
+    Tile<C> x, residual, sum, y;
+  };
+
+  void run(int64_t begin, int64_t end) const {
+    Tiles tiles;
+    for (int64_t row = begin; row < end; row++) {
+      const int64_t base = row * rows.width;
+      RowMoments<C> moments{call.center};
+      const C* s = nullptr;
+      rows.each(row, tiles.x, [&](const C* x, int64_t column, int64_t n) {
+        s = add_residual(x, base + column, n, true, tiles);
+        moments.add(s, n);
+      });
+      if (row + 1 < end) rows.prefetch(row + 1);
+      const MeanRstd<C> by = moments.result(rows.width, call.eps);
+      if (stats) {
+        stats[2 * row] = by.mean;
+        stats[2 * row + 1] = by.rstd;
+      }
+      if (rows.one_tile())
+        normalize(s, by, row, 0, rows.width, tiles);
+      else
+        rows.each(row, tiles.x, [&](const C* x, int64_t column, int64_t n) {
+          normalize(add_residual(x, base + column, n, false, tiles), by, row, column, n, tiles);
+        });
+    }
+  }
+  // x + residual, unrounded.
+  const C* add_residual(const C* x, int64_t at, int64_t n, bool first_pass, Tiles& tiles) const {
+    if (!residual.data) return x;
+    C* s = sum.at(at, tiles.sum);
+    if (first_pass || !keeps_sum) add_tile(x, residual.at(at, n, tiles.residual), s, n);
+    if (first_pass) sum.put(at, s, n);
+    return s;
+  }
+  void normalize(const C* s, MeanRstd<C> by, int64_t row, int64_t column, int64_t n, Tiles& tiles) const {
+    const int64_t at = row * rows.width + column, parameter_row = row / call.rows.rows_per_scale();
+    const C *scale = scales.row(parameter_row) + column, *offset = offsets.row(parameter_row) + column;
+    C* out = y.at(at, tiles.y);
+    if (call.center)
+      normalize_tile<true, true>(s, by.mean, by.rstd, scale, offset, out, n);
+    else if (call.offset)
+      normalize_tile<false, true>(s, by.mean, by.rstd, scale, offset, out, n);
+    else
+      normalize_tile<false, false>(s, by.mean, by.rstd, scale, offset, out, n);
+    y.put(at, out, n);
+  }
+};
+
+// A task is a run of rows that share a row of scale. Each task has its own partial sums for the gradients of the
+// parameters, which are added in the order of the tasks.
+template <class C>
+struct Backward {
+  const NormBackwardCall& call;
+  const Tensor dense_grad = dense(call.grad_y);
+  const OptTensor dense_more = dense(call.grad_sum);
+  const Rows<C> rows{call.rows.x};
+  const ParameterRows<C> scales{call.scale};
+  const Values<C> stats{call.stat};
+  const Source<C> grad{dense_grad}, more{dense_more};
+  const Sink<C> grad_s{call.grad_s};
+  const bool rounded = size_of(dtype_of(call.grad_s)) == 2;
+  const int64_t width = rows.width, group = call.rows.rows_per_scale();
+  const int64_t run_length = std::max(rows_per_task(width), (group + 15) / 16);
+  const int64_t runs = (group + run_length - 1) / run_length;
+  const int64_t tasks = call.rows.count == 0 ? 0 : call.rows.scale_rows * runs;
+  std::vector<C> partial = std::vector<C>(size_t(2 * tasks * width), C(0));
+
+  struct Tiles {
+    Tile<C> s, grad, more, result;
+  };
+
+  void run() {
+    // Short runs, of samples that have their own row of scale, are not worth a thread each.
+    const int64_t rows_each = std::max<int64_t>(1, std::min(run_length, group));
+    const int64_t grain = std::max<int64_t>(1, rows_per_task(width) / rows_each);
+    parallel(tasks, grain, [&](int64_t first, int64_t last) {
+      Tiles tiles;
+      for (int64_t task = first; task < last; task++) run_task(task, tiles);
+    });
+    add_tasks(0, call.grad_scale);
+    add_tasks(1, call.grad_offset);
+  }
+  void run_task(int64_t task, Tiles& tiles) {
+    const int64_t scale_row = task / runs, begin = scale_row * group + task % runs * run_length;
+    const int64_t end = std::min(begin + run_length, (scale_row + 1) * group);
+    C* to_scale = partial.data() + 2 * task * width;
+    for (int64_t row = begin; row < end; row++)
+      run_row(row, scales.row(scale_row), to_scale, to_scale + width, tiles);
+  }
+  void run_row(int64_t row, const C* scale, C* to_scale, C* to_offset, Tiles& tiles) const {
+    const MeanRstd<C> by = normalized_by(row, tiles);
+    double sum_g = 0, sum_gh = 0;
+    rows.each(row, tiles.s, [&](const C* s, int64_t column, int64_t n) {
+      const auto sums = moments_tile(grad.at(row * width + column, n, tiles.grad), s, by.mean, by.rstd, scale + column,
+                                     to_scale + column, to_offset + column, n);
+      sum_g += sums.first;
+      sum_gh += sums.second;
+    });
+    // d rms / d s = s / (D rms), and rms * rstd = 1 - eps * rstd, which is zero for a row of zeros.
+    const double share = call.center ? 1.0 : 1.0 - call.eps * double(by.rstd);
+    const C mean_g = call.center ? C(sum_g / double(width)) : C(0);
+    const C mean_gh = share > 0 ? C(sum_gh / (double(width) * share)) : C(0);
+    rows.each(row, tiles.s, [&](const C* s, int64_t column, int64_t n) {
+      const int64_t at = row * width + column;
+      C* out = grad_s.at(at, tiles.result);
+      gradient_tile(grad.at(at, n, tiles.grad), s, by.mean, by.rstd, scale + column, mean_g, mean_gh,
+                    more.data ? more.at(at, n, tiles.more) : nullptr, out, n);
+      grad_s.put(at, out, n);
+    });
+  }
+  // The saved values belong to the unrounded s.
+  MeanRstd<C> normalized_by(int64_t row, Tiles& tiles) const {
+    if (!rounded) return {stats[2 * row], stats[2 * row + 1]};
+    RowMoments<C> moments{call.center};
+    rows.each(row, tiles.s, [&](const C* s, int64_t, int64_t n) { moments.add(s, n); });
+    return moments.result(width, call.eps);
+  }
+  // Writes the gradient of the scale (which = 0) or of the offset (1).
+  void add_tasks(int which, const Tensor& gradient) const {
+    const Sink<C> out(gradient);
+    const int64_t scale_rows = call.scale.numel() == 0 ? 0 : call.rows.scale_rows;
+    for_tiles(scale_rows, width, [&](int64_t row, int64_t column, int64_t n, int64_t) {
+      Tile<C> sum;
+      std::fill_n(sum.data, n, C(0));
+      for (int64_t r = 0; r < (tasks ? runs : 0); r++)
+        for (int64_t i = 0; i < n; i++) sum[i] += partial[(2 * (row * runs + r) + which) * width + column + i];
+      out.write(row * width + column, sum.data, n);
+    });
+  }
+};
 
 }  // namespace
 
-void run_norm(const Device&, const NormRows& shape, const Tensor& scale, const OptTensor& offset,
-              const OptTensor& residual, double eps, bool center, const Tensor& y, const OptTensor& sum,
-              const OptTensor& stat) {
-  const OptTensor res = dense(residual);
-  const bool in_double = is_double(y);
-  with_compute_type(in_double, [&](auto zero) {
-    using C = decltype(zero);
-    const Rows<C> rows(shape.x);
-    const ParameterRows<C> scales(scale), offsets(offset ? *offset : scale);
-    const Source<C> more(res);
-    const Sink<C> y_out(y), sum_out = sum ? Sink<C>(*sum) : Sink<C>();
-    C* const stats = stat ? stat->mutable_data_ptr<C>() : nullptr;
-    parallel(shape.count, rows_per_task(shape), [&](int64_t begin, int64_t last) {
-      Tile<C> a, b, s_tile, y_tile;
-      for (int64_t row = begin; row < last; row++) {
-        const int64_t base = row * shape.width;
-        // x + residual, unrounded: the first pass leaves it in the output where that has its dtype,
-        // the second makes it again where it has not.
-        const bool kept = more.data && sum_out.dtype == compute_dtype<C>;
-        const auto summed = [&](const C* part, int64_t column, int64_t n, bool again) -> const C* {
-          if (!more.data) return part;
-          C* s = sum_out.at(base + column, s_tile);
-          if (!again || !kept) add_tile(part, more.at(base + column, n, b), s, n);
-          if (!again) sum_out.put(base + column, s, n);
-          return s;
-        };
-        RowMoments<C> moments{center};
-        const C* first = nullptr;
-        rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
-          first = summed(part, column, n, false);
-          moments.add(first, n);
-        });
-        if (row + 1 < last) rows.prefetch(row + 1);
-        const C mean = C(moments.mean), rstd = C(moments.rstd(shape.width, eps));
-        if (stats) {
-          stats[2 * row] = mean;
-          stats[2 * row + 1] = rstd;
-        }
-        const int64_t parameter_row = row / shape.rows_per_scale();
-        const auto normalize = [&](const C* s, int64_t column, int64_t n) {
-          const int64_t at = base + column;
-          C* out = y_out.at(at, y_tile);
-          const C* row_scale = scales.row(parameter_row) + column;
-          const C* row_offset = offsets.row(parameter_row) + column;
-          if (center)
-            normalize_tile<true, true>(s, mean, rstd, row_scale, row_offset, out, n);
-          else if (offset)
-            normalize_tile<false, true>(s, mean, rstd, row_scale, row_offset, out, n);
-          else
-            normalize_tile<false, false>(s, mean, rstd, row_scale, row_offset, out, n);
-          y_out.put(at, out, n);
-        };
-        if (rows.one_tile())
-          normalize(first, 0, shape.width);
-        else
-          rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
-            normalize(summed(part, column, n, true), column, n);
-          });
-      }
-    });
+void run_norm(const Device&, const NormCall& call) {
+  with_compute_type(is_double(call.y), [&](auto zero) {
+    const Forward<decltype(zero)> forward{call};
+    parallel(call.rows.count, rows_per_task(call.rows.width),
+             [&](int64_t begin, int64_t end) { forward.run(begin, end); });
   });
 }
 
-void run_norm_backward(const Device&, const NormRows& shape, const Tensor& grad_y, const OptTensor& grad_sum,
-                       const Tensor& scale, const Tensor& stat, double eps, bool center, const Tensor& grad_s,
-                       const Tensor& grad_scale, const Tensor& grad_offset) {
-  const Tensor gy = dense(grad_y), stats_in = dense(stat);
-  const OptTensor gs = dense(grad_sum);
-  with_compute_type(is_double(grad_scale), [&](auto zero) {
-    using C = decltype(zero);
-    const Rows<C> rows(shape.x);
-    const ParameterRows<C> scales(scale);
-    const Values<C> stats(stats_in);
-    const Source<C> grad(gy), more(gs);
-    const Sink<C> out(grad_s);
-    const bool rounded = size_of(dtype_of(grad_s)) == 2;
-    // A task is a run of rows under one row of scale; its partial sums are added up in task order.
-    const int64_t group = shape.rows_per_scale(), width = shape.width;
-    const int64_t run = std::max(rows_per_task(shape), (group + 15) / 16);
-    const int64_t runs = (group + run - 1) / run;
-    const int64_t tasks = shape.count == 0 ? 0 : shape.scale_rows * runs;
-    std::vector<C> partial(size_t(2 * tasks * width), C(0));
-    // Short runs, of samples with a row of scale each, are not worth a thread one by one.
-    const int64_t grain = std::max<int64_t>(1, rows_per_task(shape) / std::max<int64_t>(1, std::min(run, group)));
-    parallel(tasks, grain, [&](int64_t first, int64_t last) {
-      Tile<C> a, b, c, result;
-      for (int64_t task = first; task < last; task++) {
-        const C* scale_row = scales.row(task / runs);
-        C* to_scale = partial.data() + 2 * task * width;
-        C* to_offset = to_scale + width;
-        const int64_t begin = task / runs * group + task % runs * run;
-        const int64_t end = std::min(begin + run, (task / runs + 1) * group);
-        for (int64_t row = begin; row < end; row++) {
-          C mean = stats[2 * row], rstd = stats[2 * row + 1];
-          if (rounded) {
-            RowMoments<C> moments{center};
-            rows.each(row, a, [&](const C* part, int64_t, int64_t n) { moments.add(part, n); });
-            mean = C(moments.mean);
-            rstd = C(moments.rstd(width, eps));
-          }
-          double sum_g = 0, sum_gh = 0;
-          rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
-            const auto sums = moments_tile(grad.at(row * width + column, n, b), part, mean, rstd,
-                                           scale_row + column, to_scale + column, to_offset + column, n);
-            sum_g += sums.first;
-            sum_gh += sums.second;
-          });
-          // d rms / d s = s / (D rms), and rms * rstd = 1 - eps * rstd: zero for a row of zeros.
-          const double share = center ? 1.0 : 1.0 - eps * double(rstd);
-          const C mean_g = center ? C(sum_g / double(width)) : C(0);
-          const C mean_gh = share > 0 ? C(sum_gh / (double(width) * share)) : C(0);
-          rows.each(row, a, [&](const C* part, int64_t column, int64_t n) {
-            const int64_t at = row * width + column;
-            C* tile = out.at(at, result);
-            gradient_tile(grad.at(at, n, b), part, mean, rstd, scale_row + column, mean_g, mean_gh,
-                          more.data ? more.at(at, n, c) : nullptr, tile, n);
-            out.put(at, tile, n);
-          });
-        }
-      }
-    });
-    const Sink<C> scale_out(grad_scale), offset_out(grad_offset);
-    for_tiles(scale.numel() == 0 ? 0 : shape.scale_rows, width, [&](int64_t row, int64_t column, int64_t n, int64_t) {
-      Tile<C> sum;
-      for (int which = 0; which < 2; which++) {
-        std::fill_n(sum.data, n, C(0));
-        for (int64_t r = 0; r < (tasks ? runs : 0); r++)
-          for (int64_t i = 0; i < n; i++)
-            sum[i] += partial[(2 * (row * runs + r) + which) * width + column + i];
-        (which ? offset_out : scale_out).write(row * width + column, sum.data, n);
-      }
-    });
-  });
+void run_norm_backward(const Device&, const NormBackwardCall& call) {
+  with_compute_type(is_double(call.grad_scale), [&](auto zero) { Backward<decltype(zero)>{call}.run(); });
 }
 
 }  // namespace fmk

@@ -1,4 +1,4 @@
-// The gate on the CPU.
+// gelu_mul on the CPU.
 #include "common.h"
 
 #include "../shared/norm_gelu.h"

@@ -13,7 +13,7 @@ FMK_CLONES void combine_tile(C c0, const C* __restrict x0, C c1, const C* __rest
   for (int64_t i = 0; i < n; i++) out[i] = c0 * x0[i] + c1 * x1[i];
 }
 
-// x_t = c0 * x0 + c1 * x1 and v = ratio * x0 + x1, both from one read.
+// x_t = c0 * x0 + c1 * x1 and v = ratio * x0 + x1, from one read of x0 and x1.
 template <class C>
 FMK_CLONES void pair_tile(C c0, C c1, C ratio, const C* __restrict x0, const C* __restrict x1, C* __restrict x_t,
                           C* __restrict v, int64_t n) {
@@ -84,7 +84,7 @@ void run_psi_backward(const Device&, const Tensor& grad, const Tensor& t, double
 
 namespace {
 
-// ---- velocity statistics: one pass, the target never written to memory ----
+// ---- velocity statistics: one pass; the target is never written to memory ----
 // The target is x1, or (kPair) ratio * x0 + x1.
 template <bool kPair, class C>
 FMK_FN C target_at(const C* x0, const C* x1, C ratio, int64_t i) {
@@ -113,7 +113,7 @@ FMK_CLONES void velocity_tile(const C* __restrict pred, const C* __restrict x0, 
                                        bit_cast<C>(max_pred), bit_cast<C>(max_target), 0};
   for (int c = 0; c < kVelocityColumns; c++) out[c] = double(columns[c]);
   if (finite(bit_cast<C>(max_pred)) && finite(bit_cast<C>(max_target))) return;
-  // Something is not finite: count it, and take the maxima over what is a number.
+  // Count the elements that are not finite, and compute the maxima of the others.
   out[kMaxPred] = out[kMaxTarget] = 0;
   for (int64_t i = 0; i < n; i++) {
     const C p = pred[i], v = target_at<kPair>(x0, x1, ratio, i);
@@ -182,7 +182,7 @@ void run_velocity_summary(const Device&, const Tensor& sums, const OptTensor& t,
     const double speed = pred / (target + 1e-12);
     int64_t slice = 0;
     if (t) {
-      // Edges are compared in the precision t came in: 0.3f is in the slice that ends at 0.3f.
+      // Edges are compared in the precision of t: 0.3f belongs to the slice that ends at 0.3f.
       const auto above = [&](int64_t k) {
         const double edge = double(k) / double(bins);
         return times[b] > (is_double(t) ? edge : double(float(edge)));
@@ -190,7 +190,7 @@ void run_velocity_summary(const Device&, const Tensor& sums, const OptTensor& t,
       while (slice + 1 < bins && above(slice + 1)) slice++;
     }
     for (const int64_t k : {int64_t(0), 1 + slice}) {
-      if (k > slices || (k > 0 && std::isnan(times[b]))) break;  // no t is in no slice
+      if (k > slices || (k > 0 && std::isnan(times[b]))) break;  // a NaN belongs to no slice
       Slice& total = totals[k];
       total.error += row[kSquaredError];
       total.target += row[kSquaredTarget];

@@ -6,8 +6,8 @@
 namespace fmk {
 namespace {
 
-// What one tile of a step reads; prev and uncond count only where the template says so. (A null pointer tested
-// inside the loop becomes masked loads from address 0, which some CPUs take a hundred cycles over.)
+// The inputs of one tile; prev and uncond are read only if the template arguments say so. (A null pointer that is
+// tested inside the loop becomes masked loads from address 0, which take a hundred cycles on some CPUs.)
 template <class C>
 struct Inputs {
   const C *v, *prev, *uncond;

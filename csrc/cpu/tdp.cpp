@@ -1,5 +1,5 @@
-// tdp on the CPU. A parameter is cut into segments of at most a tile; the group is the list of all segments, so
-// that one parallel loop serves 171 parameters as it serves one.
+// tdp on the CPU. Parameters are divided into segments of at most one tile. A group is the list of all segments, so one
+// parallel loop handles any number of parameters.
 #include <mutex>
 #include <unordered_map>
 
@@ -10,7 +10,7 @@
 namespace fmk {
 namespace {
 
-// kReady: p0 and weight are given as p0 - p1 and weight + offset, made once for many times.
+// kReady: p0 and weight contain p0 - p1 and weight + offset, computed once for several times.
 template <bool kReady, class C>
 FMK_CLONES void tdp_tile(const C* __restrict p0, const C* __restrict p1, const C* __restrict weight,
                          const C* __restrict bias, C time, C offset, C* __restrict out, int64_t n) {
@@ -51,13 +51,13 @@ FMK_CLONES C tdp_tile_backward(const C* __restrict grad, const C* __restrict p0,
   return to_time;
 }
 
-// n elements from i on of one of a parameter's four.
+// n elements, from i on, of one of the four tensors of a parameter.
 template <class C>
 const C* values_of(const Param& param, int which, int64_t i, int64_t n, C* tile) {
   return Source<C>(param.data[which], param.dtype[which]).at(i, n, tile);
 }
 
-// Runs body(param, begin, n) over every segment of at most a tile, in parallel; `steps` weighs the work.
+// Runs body(param, begin, n) over every segment of at most a tile, in parallel. `steps` is the work per element.
 template <class F>
 void for_segments(const std::vector<Param>& params, int64_t steps, const F& body) {
   struct Segment {
@@ -150,16 +150,22 @@ namespace {
 
 // ---- pinned groups ----
 // Passing 684 tensors through the dispatcher costs more than the arithmetic on them. A pinned group
-// holds references to the parameters, and reads their addresses anew on every call, so a parameter
-// whose storage moved (.to(), load_state_dict, p.data = ...) is followed, not remembered.
+// holds references to the parameters and reads their addresses at every call, so a parameter
+// whose storage moved (.to(), load_state_dict, p.data = ...) is followed, not remembered. Its shape must stay.
+struct Pinned {
+  std::vector<Tensor> params;
+  std::vector<std::vector<int64_t>> shapes;  // one for four params
+};
 std::mutex pinned_lock;
-std::unordered_map<int64_t, std::shared_ptr<const std::vector<Tensor>>> pinned;
+std::unordered_map<int64_t, std::shared_ptr<const Pinned>> pinned;
 
 int64_t tdp_pin(std::vector<Tensor> params) {
   FMK_CHECK(params.size() % 4 == 0, "params must be p0, p1, weight, bias, p0, ...");
+  std::vector<std::vector<int64_t>> shapes;
+  for (size_t i = 0; i < params.size(); i += 4) shapes.emplace_back(params[i].sizes().begin(), params[i].sizes().end());
   static int64_t next = 0;
   const std::lock_guard<std::mutex> guard(pinned_lock);
-  pinned[++next] = std::make_shared<const std::vector<Tensor>>(std::move(params));
+  pinned[++next] = std::make_shared<const Pinned>(Pinned{std::move(params), std::move(shapes)});
   return next;
 }
 
@@ -169,18 +175,19 @@ void tdp_unpin(int64_t id) {
 }
 
 void tdp_pinned(int64_t id, Tensor times, double weight_offset, Tensor out) {
-  std::shared_ptr<const std::vector<Tensor>> params;
+  std::shared_ptr<const Pinned> held;
   {
     const std::lock_guard<std::mutex> guard(pinned_lock);
     const auto found = pinned.find(id);
     FMK_CHECK(found != pinned.end(), "the group was never pinned or is unpinned already");
-    params = found->second;
+    held = found->second;
   }
   check_times(times, weight_offset);
   Group group;
-  group.params.reserve(params->size() / 4);
-  for (size_t i = 0; i < params->size(); i += 4)
-    group.add((*params)[i], (*params)[i + 1], (*params)[i + 2], (*params)[i + 3], true);
+  const auto& [params, shapes] = *held;
+  group.params.reserve(shapes.size());
+  for (size_t i = 0; i < params.size(); i += 4)
+    group.add(params[i], params[i + 1], params[i + 2], params[i + 3], &shapes[i / 4]);
   const Device device(times, "times");
   check_group_out(out, times, group);
   run_tdp(device, group, times, weight_offset, out);

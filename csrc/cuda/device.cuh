@@ -2,7 +2,7 @@
 // run, and the last block of a grid. No torch headers here or in the kernels.
 //
 // Global memory is read and written by the functions of this file alone, through CUDA's own load and store
-// functions: tests/cuda_on_host gives these a meaning on the CPU, and counts and checks what passes.
+// functions: tests/support/cuda_on_host gives these a meaning on the CPU, and counts and checks what passes.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -24,12 +24,6 @@ constexpr int kWarp = 32, kMaxThreads = 512, kMaxWarps = kMaxThreads / kWarp;
 constexpr unsigned kWholeWarp = 0xffffffffu;
 constexpr int kPack = 8;  // elements a thread works on at a time: 16 bytes of fp16 and bf16
 constexpr int kTileThreads = 256;
-// Blocks of so many threads that an SM should hold: 80 registers a thread in float, or 128 for kernels of many
-// inputs (and twice as many blocks of half the threads); left alone the compiler takes more.
-template <class C>
-constexpr int kTileBlocks = sizeof(C) == sizeof(float) ? 3 : 1;
-template <class C>
-constexpr int kLargeTileBlocks = sizeof(C) == sizeof(float) ? 2 : 1;
 // Threads of a block that has a whole sample or row: as many as get 128 registers, or 256 for doubles. (The 1 beside
 // them in launch bounds says so: left alone the compiler spills a few for more blocks.)
 template <class C>
@@ -45,6 +39,18 @@ FMK_FN T most(T a, T b) {
   return a < b ? b : a;
 }
 
+// The same for a known not to be NaN, in one instruction.
+__device__ __forceinline__ float greater(float a, float b) { return fmaxf(a, b); }
+__device__ __forceinline__ double greater(double a, double b) { return fmax(a, b); }
+
+// Left alone the compiler converts half-precision inputs once more in every turn of a loop.
+__device__ __forceinline__ void keep_in_register(float& x) {
+#if defined(__CUDA_ARCH__)
+  asm("" : "+f"(x));
+#endif
+}
+__device__ __forceinline__ void keep_in_register(double&) {}
+
 // ---- memory ----
 // Elements of one dtype, dense. A launch carries the dtype: activations and parameters may differ, and the
 // branch over it is the same for every thread.
@@ -57,8 +63,80 @@ struct Sink {
   Dtype dtype;
 };
 
+// The same with the dtype known to the compiler, for tensors whose packs are whole and aligned.
+template <class T>
+struct WholeSource {
+  const T* data;
+  WholeSource() = default;
+  FMK_FN WholeSource(const Source& any) : data(static_cast<const T*>(any.data)) {}
+};
+template <class T>
+struct WholeSink {
+  T* data;
+  WholeSink() = default;
+  FMK_FN WholeSink(const Sink& any) : data(static_cast<T*>(any.data)) {}
+};
+
+__device__ __forceinline__ Source source_of(const Sink& sink) { return {sink.data, sink.dtype}; }
+template <class T>
+__device__ __forceinline__ WholeSource<T> source_of(const WholeSink<T>& sink) {
+  return Source{sink.data, Dtype::other};
+}
+
+// What a kernel knows of its tensors when it is compiled. Any: nothing but the compute type.
+template <class C>
+struct Any {
+  using Compute = C;
+  using Index = int64_t;
+  using In = Source;
+  using Out = Sink;
+  using Parameter = Source;
+  using Wide = Sink;
+  static constexpr bool kWhole = false;
+  static constexpr int kInFlight = 1;  // packs that a thread loads at once
+};
+// Common: the activations are S, the parameters P, all aligned, with rows of whole packs, and offsets fit 32 bits.
+// launch.h chooses (with_access).
+template <class S, class P = S>
+struct Common {
+  using Compute = float;
+  using Index = int32_t;
+  using In = WholeSource<S>;
+  using Out = WholeSink<S>;
+  using Parameter = WholeSource<P>;
+  using Wide = WholeSink<float>;
+  static constexpr bool kWhole = true;
+  static constexpr int kInFlight = sizeof(S) == 2 ? 2 : 1;  // 32 bytes
+};
+
+// For kernels whose registers do not hold two packs of all their tensors.
+template <class A>
+struct OneInFlight : A {
+  static constexpr int kInFlight = 1;
+};
+
+// Blocks of kTileThreads that an SM should hold: 64 registers a thread in common cases, else 80 in float, or 128 for
+// kernels of many inputs (and twice as many blocks of half the threads); left alone the compiler takes more.
+template <class A>
+constexpr int kTileBlocks = A::kWhole ? 4 : sizeof(typename A::Compute) == sizeof(float) ? 3 : 1;
+template <class A>
+constexpr int kLargeTileBlocks = A::kWhole ? 4 : sizeof(typename A::Compute) == sizeof(float) ? 2 : 1;
+// The same for blocks of kWideThreads.
+template <class A>
+constexpr int kWideBlocks = A::kWhole ? 2 : 1;
+
 // How many of a thread's eight elements from `at` on are there, of n.
 __device__ __forceinline__ int count_of(int64_t at, int64_t n) { return int(least<int64_t>(kPack, n - at)); }
+struct AllOfPack {
+  __device__ constexpr operator int() const { return kPack; }
+};
+template <class A, class Index>
+__device__ __forceinline__ auto count_for(Index at, Index n) {
+  if constexpr (A::kWhole)
+    return AllOfPack{};
+  else
+    return count_of(at, n);
+}
 
 __device__ __forceinline__ bool aligned(const void* at) {
   return reinterpret_cast<uintptr_t>(at) % sizeof(uint4) == 0;
@@ -142,8 +220,39 @@ __device__ __forceinline__ Fetched<C> fetch(const Source& from, int64_t at, int 
   }
   return out;
 }
-template <class C>
-__device__ __forceinline__ void read(const Source& from, int64_t at, int count, C (&x)[kPack]) {
+// The same of a known dtype.
+template <class T>
+struct FetchedAs {
+  uint4 quads[kPack * sizeof(T) / sizeof(uint4)];
+
+  __device__ __forceinline__ void to(float (&x)[kPack]) const {
+    constexpr int kOfWord = 4 / sizeof(T);
+#pragma unroll
+    for (int i = 0; i < kPack / kOfWord; i++) {
+      const uint4& quad = quads[i / 4];
+      const uint32_t word = i % 4 == 0 ? quad.x : i % 4 == 1 ? quad.y : i % 4 == 2 ? quad.z : quad.w;
+      if constexpr (std::is_same_v<T, float>) {
+        x[i] = bit_cast<float>(word);
+      } else if constexpr (std::is_same_v<T, bf16>) {
+        x[2 * i] = bit_cast<float>(word << 16);
+        x[2 * i + 1] = bit_cast<float>(word & 0xffff0000u);
+      } else {
+        x[2 * i] = widen(T{uint16_t(word)});
+        x[2 * i + 1] = widen(T{uint16_t(word >> 16)});
+      }
+    }
+  }
+};
+template <class C, bool kConstant = true, class T>
+__device__ __forceinline__ FetchedAs<T> fetch(const WholeSource<T>& from, int32_t at, AllOfPack = {}) {
+  const uint4* const quads = reinterpret_cast<const uint4*>(from.data + at);
+  FetchedAs<T> out;
+#pragma unroll
+  for (int i = 0; i < int(kPack * sizeof(T) / sizeof(uint4)); i++) out.quads[i] = load_word<kConstant>(quads + i);
+  return out;
+}
+template <class C, class From, class Index, class Count>
+__device__ __forceinline__ void read(const From& from, Index at, Count count, C (&x)[kPack]) {
   fetch<C>(from, at, count).to(x);
 }
 // One element of a small tensor.
@@ -157,20 +266,46 @@ __device__ __forceinline__ C read_one(const Source& from, int64_t at) {
   }
 }
 
+// What a thread has fetched of up to four tensors.
+struct Nothing {};
+template <class A, class B = Nothing, class C = Nothing, class D = Nothing>
+struct Several {
+  A first;
+  B second;
+  C third;
+  D fourth;
+};
+template <class A, class B>
+Several(A, B) -> Several<A, B>;
+template <class A, class B, class C>
+Several(A, B, C) -> Several<A, B, C>;
+template <class A, class B, class C, class D>
+Several(A, B, C, D) -> Several<A, B, C, D>;
+
 // Each is rounded once.
+template <class S, class C>
+__device__ __forceinline__ void write_whole(S* at, const C (&x)[kPack]) {
+  constexpr int kOfQuad = sizeof(uint4) / sizeof(S);
+#pragma unroll
+  for (int i = 0; i < kPack / kOfQuad; i++) {
+    const C* const from = x + i * kOfQuad;
+    uint4 quad;
+    if constexpr (sizeof(S) == 2) {
+      quad = {narrow_two<S>(float(from[0]), float(from[1])), narrow_two<S>(float(from[2]), float(from[3])),
+              narrow_two<S>(float(from[4]), float(from[5])), narrow_two<S>(float(from[6]), float(from[7]))};
+    } else {
+      S elements[kOfQuad];
+#pragma unroll
+      for (int k = 0; k < kOfQuad; k++) narrow(from[k], elements[k]);
+      memcpy(&quad, elements, sizeof(quad));
+    }
+    __stwb(reinterpret_cast<uint4*>(at) + i, quad);
+  }
+}
 template <class S, class C>
 __device__ __forceinline__ void write_as(S* at, int count, const C (&x)[kPack]) {
   if (count == kPack && aligned(at)) {
-    constexpr int kOfQuad = sizeof(uint4) / sizeof(S);
-#pragma unroll
-    for (int i = 0; i < kPack / kOfQuad; i++) {
-      S elements[kOfQuad];
-#pragma unroll
-      for (int k = 0; k < kOfQuad; k++) narrow(x[i * kOfQuad + k], elements[k]);
-      uint4 quad;
-      memcpy(&quad, elements, sizeof(quad));
-      __stwb(reinterpret_cast<uint4*>(at) + i, quad);
-    }
+    write_whole(at, x);
   } else {
 #pragma unroll
     for (int i = 0; i < kPack; i++) {
@@ -188,6 +323,10 @@ __device__ __forceinline__ void write(const Sink& to, int64_t at, int count, con
     case Dtype::f16: return write_as(static_cast<f16*>(to.data) + at, count, x);
     default: return write_as(static_cast<bf16*>(to.data) + at, count, x);
   }
+}
+template <class T>
+__device__ __forceinline__ void write(const WholeSink<T>& to, int32_t at, AllOfPack, const float (&x)[kPack]) {
+  write_whole(to.data + at, x);
 }
 template <class S, class C>
 __device__ __forceinline__ void write_one_as(S* at, C x) {
@@ -214,16 +353,16 @@ struct Tiles {
 
   // Small ones, for kernels that make one element of another.
   static Tiles of_elements(int64_t samples, int64_t n) {
-    const int threads = threads_for(n, kTileThreads);
-    const int64_t size = int64_t(threads) * kPack;
+    const int threads = threads_for(n / 2, kTileThreads);
+    const int64_t size = int64_t(threads) * 2 * kPack;
     return {samples, n, size, (n + size - 1) / size, threads};
   }
   // Large ones, for sums: up to 16384 elements the whole sample, so that its block can finish it alone. A sample
   // of no elements has a tile too: its sums are written.
   static Tiles of_sums(int64_t samples, int64_t n, bool in_double) {
-    const int threads = threads_for(n, in_double ? kWideThreads<double> : kWideThreads<float>);
+    const int threads = threads_for(n / 2, in_double ? kWideThreads<double> : kWideThreads<float>);
     const int64_t turn = int64_t(threads) * kPack;
-    const int64_t size = n <= 16384 ? most<int64_t>(n, 1) : turn * least<int64_t>(8, most<int64_t>(1, n >> 20));
+    const int64_t size = n <= 16384 ? most<int64_t>(n, 1) : turn * least<int64_t>(8, most<int64_t>(2, n >> 20));
     return {samples, n, size, most<int64_t>(1, (n + size - 1) / size), threads};
   }
 
@@ -235,18 +374,33 @@ struct Tiles {
   }
 };
 
-// body(sample, at, count) for every pack of this thread in a tile; `at` counts from the sample's start.
-template <class F>
-__device__ __forceinline__ void for_packs(const Tiles& tiles, int64_t tile, const F& body) {
-  const int64_t sample = tile / tiles.per_sample, begin = tile % tiles.per_sample * tiles.size;
-  const int64_t end = least(begin + tiles.size, tiles.n);
-  for (int64_t at = begin + threadIdx.x * kPack; at < end; at += blockDim.x * kPack)
-    body(sample, at, count_of(at, end));
+// For every pack of this thread in a tile: use(sample, at, count, load(sample, at, count)). `at` counts from the
+// sample's start. kInFlight packs are loaded before the first is used.
+template <class A, class Load, class Use>
+__device__ __forceinline__ void for_packs(const Tiles& tiles, typename A::Index tile, const Load& load, const Use& use) {
+  using Index = typename A::Index;
+  const Index per_sample = Index(tiles.per_sample), size = Index(tiles.size), turn = blockDim.x * kPack;
+  const Index sample = tile / per_sample, begin = (tile - sample * per_sample) * size;
+  const Index end = least(begin + size, Index(tiles.n));
+  for (Index at = begin + Index(threadIdx.x) * kPack; at < end; at += A::kInFlight * turn) {
+    const auto count = count_for<A>(at, end);
+    const auto first = load(sample, at, count);
+    if constexpr (A::kInFlight == 1) {
+      use(sample, at, count, first);
+    } else {
+      const Index next = at + turn;
+      auto second = first;
+      if (next < end) second = load(sample, next, count);
+      use(sample, at, count, first);
+      if (next < end) use(sample, next, count, second);
+    }
+  }
 }
 // The same over all tiles of this block.
-template <class F>
-__device__ __forceinline__ void for_all_packs(const Tiles& tiles, const F& body) {
-  for (int64_t tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x) for_packs(tiles, tile, body);
+template <class A, class Load, class Use>
+__device__ __forceinline__ void for_all_packs(const Tiles& tiles, const Load& load, const Use& use) {
+  using Index = typename A::Index;
+  for (Index tile = blockIdx.x; tile < Index(tiles.count()); tile += gridDim.x) for_packs<A>(tiles, tile, load, use);
 }
 
 // ---- reductions: in the warp, over the warps of the block, over the blocks; always in the same order ----
@@ -266,14 +420,12 @@ __device__ __forceinline__ void warp_reduce(T (&x)[N]) {
       x[c] = Merge::of(c, x[c], __shfl_xor_sync(kWholeWarp, x[c], distance));
 }
 
-// Column c over all threads of the block, which are whole warps, for every thread to read: C in the warps,
-// double over them.
+// Column c, which every lane of a warp has, over the warps of the block, for every thread to read: in double.
 template <class Merge, int N, class C>
-__device__ __forceinline__ void block_reduce(C (&x)[N], double (&out)[N]) {
+__device__ __forceinline__ void over_warps(const C (&x)[N], double (&out)[N]) {
   FMK_SHARED(C, kMaxWarps * N, parts);
   FMK_SHARED(double, N, totals);
   const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
-  warp_reduce<Merge>(x);
   if (threadIdx.x % kWarp == 0)
 #pragma unroll
     for (int c = 0; c < N; c++) parts[warp * N + c] = x[c];
@@ -288,12 +440,11 @@ __device__ __forceinline__ void block_reduce(C (&x)[N], double (&out)[N]) {
 #pragma unroll
   for (int c = 0; c < N; c++) out[c] = totals[c];
 }
-template <class C>
-__device__ __forceinline__ double block_sum(C x) {
-  C in[1] = {x};
-  double out[1];
-  block_reduce<Sum>(in, out);
-  return out[0];
+// Column c over all threads of the block, which are whole warps: C in the warps, double over them.
+template <class Merge, int N, class C>
+__device__ __forceinline__ void block_reduce(C (&x)[N], double (&out)[N]) {
+  warp_reduce<Merge>(x);
+  over_warps<Merge>(x, out);
 }
 
 // What blocks leave for the last of them: rows of numbers, and a counter, 0 before the launch. There and back past
@@ -333,15 +484,21 @@ __device__ __forceinline__ void collect_rows(const double* rows, int64_t count, 
   warp_reduce<Merge>(out);
 }
 
-// The sums of every sample: body(at, count, sums) adds those of a pack, finish(sample, totals) is called by one thread.
-// A sample of one tile is finished by its block, others by the last block of all.
-template <class Merge, int N, class C, class Body, class Finish>
-__device__ __forceinline__ void for_sums(const Tiles& tiles, const Partials& partials, const Body& body,
+// The sums of every sample: use(at, count, load(at, count), sums) adds those of a pack, finish(sample, totals) is
+// called by one thread. A sample of one tile is finished by its block, others by the last block of all.
+template <class Merge, int N, class A, class Load, class Use, class Finish>
+__device__ __forceinline__ void for_sums(const Tiles& tiles, const Partials& partials, const Load& load, const Use& use,
                                          const Finish& finish) {
-  for (int64_t tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x) {
+  using C = typename A::Compute;
+  using Index = typename A::Index;
+  for (Index tile = blockIdx.x; tile < Index(tiles.count()); tile += gridDim.x) {
     C sums[N] = {};
     double totals[N];
-    for_packs(tiles, tile, [&](int64_t sample, int64_t at, int count) { body(sample * tiles.n + at, count, sums); });
+    for_packs<A>(
+        tiles, tile, [&](Index sample, Index at, auto count) { return load(sample * Index(tiles.n) + at, count); },
+        [&](Index sample, Index at, auto count, const auto& loaded) {
+          use(sample * Index(tiles.n) + at, count, loaded, sums);
+        });
     block_reduce<Merge>(sums, totals);
     if (tiles.per_sample > 1)
       leave_row(partials.rows + tile * N, totals);

@@ -199,19 +199,22 @@ __global__ void __launch_bounds__(kHeadWarps* kWarp) head_kernel(const __grid_co
 }
 
 template <class C>
-__global__ void __launch_bounds__(kTileThreads, kLargeTileBlocks<C>)
+__global__ void __launch_bounds__(kTileThreads, kLargeTileBlocks<Any<C>>)
     head_backward_kernel(Tiles tiles, Source grad_z, Source grad_kl, Source mu, Source logvar, Source eps, double low,
                          double high, Sink to_mu, Sink to_logvar) {
   const ClampedLogvar<C> bounds{C(low), C(high)};
-  for_all_packs(tiles, [&](int64_t sample, int64_t i, int count) {
+  const auto load = [&](int64_t sample, int64_t i, int count) {
+    const int64_t at = sample * tiles.n + i;
+    return Several{fetch<C>(mu, at, count), fetch<C>(logvar, at, count), fetch<C>(eps, at, count)};
+  };
+  for_all_packs<Any<C>>(tiles, load, [&](int64_t sample, int64_t i, int count, const auto& loaded) {
     const int64_t at = sample * tiles.n + i;
     const C kl = grad_kl.data ? read_one<C>(grad_kl, sample) : C(0);
-    const auto mus = fetch<C>(mu, at, count), logvars = fetch<C>(logvar, at, count), noise = fetch<C>(eps, at, count);
     C gz[kPack] = {}, m[kPack], raw[kPack], e[kPack];
     if (grad_z.data) read(grad_z, at, count, gz);
-    mus.to(m);
-    logvars.to(raw);
-    noise.to(e);
+    loaded.first.to(m);
+    loaded.second.to(raw);
+    loaded.third.to(e);
 #pragma unroll
     for (int k = 0; k < kPack; k++) {
       const C std = fmk::exp(bounds.clamp(raw[k]) * C(0.5));

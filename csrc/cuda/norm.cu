@@ -9,121 +9,163 @@
 namespace fmk {
 namespace {
 
-// Lists of these lengths travel with a launch.
-constexpr int kFew = 4, kMost = 256;
-constexpr int64_t kRuns = 256;  // of rows in a backward, about: their sums are written and read once more
+// Of runs of rows in a backward, whose sums are written and read once more: enough for four blocks on each of 132 SMs,
+// and no team of threads has more than eight rows.
+constexpr int64_t kRuns = 528, kRowsOfTeam = 8;
+constexpr int64_t kWideRuns = 256, kWideRun = 64;  // of rows too wide for that: at most so many runs, of so many rows
 
-template <int kCapacity>
-RowParts<kCapacity> parts_of(const NormRows& rows) {
-  RowParts<kCapacity> parts{};
+// f(the rows, threads of a block): a warp's, or a block's.
+template <class A, class F>
+void with_rows(const NormRows& rows, const F& f) {
+  FMK_CHECK(rows.x.size() <= kMostParts, "x: at most 256 tensors on a GPU");
+  const Dtype dtype = dtype_of(rows.x[0]);
+  if (rows.x.size() == 1 && rows.width <= kRowOfWarp<typename A::Compute>)
+    return f(OneRow{rows.x[0].const_data_ptr(), rows.count, rows.width, (rows.width + kPack - 1) / kPack, dtype},
+             kRowThreads);
+  RowParts parts{};
   parts.rows = rows.count;
   parts.width = rows.width;
-  parts.dtype = dtype_of(rows.x[0]);
+  parts.dtype = dtype;
   int64_t column = 0;
   for (const Tensor& x : rows.x) {
     const int64_t width = x.size(x.dim() - 1);
-    if (width > 0) parts.parts[parts.count++] = {x.const_data_ptr(), width, column};
-    parts.packs += packs_of(width);
+    if (width > 0) parts.parts[parts.count++] = {x.const_data_ptr(), width, column, parts.packs};
+    parts.packs += (width + kPack - 1) / kPack;
+    parts.parts[parts.count].packs_before = parts.packs;
     column += width;
   }
-  return parts;
-}
-
-// f(zero of the compute type, the rows)
-template <class F>
-void with_parts(const NormRows& rows, bool in_double, const F& f) {
-  FMK_CHECK(rows.x.size() <= kMost, "x: at most 256 tensors on a GPU");
-  with_compute_type(in_double, [&](auto zero) {
-    if (rows.x.size() <= kFew)
-      f(zero, parts_of<kFew>(rows));
-    else
-      f(zero, parts_of<kMost>(rows));
-  });
+  int threads = kWarp;
+  while (threads < kWideThreads<typename A::Compute> && threads * kPack * A::kInFlight < rows.width) threads *= 2;
+  f(parts, threads);
 }
 
 // Rows of a scale or offset where they are, if each is dense: the values of a group are columns of one tensor,
 // so theirs are far apart. Otherwise of a dense copy, which `copy` keeps.
-ParameterRows parameter_rows(const Tensor& x, const NormRows& rows, Tensor& copy) {
-  const bool there = x.dim() == 2 && (x.stride(1) == 1 || rows.width <= 1);
-  copy = there ? x : dense(x);
-  return {source(copy), there ? x.stride(0) : rows.width, rows.rows_per_scale()};
+struct ParameterTensor {
+  Tensor copy;
+  Source source;
+  int64_t stride, repeat;
+  ParameterTensor(const OptTensor& x, const NormRows& rows) : source{nullptr, Dtype::f32}, stride(0), repeat(1) {
+    if (!x) return;
+    const bool there = x->dim() == 2 && (x->stride(1) == 1 || rows.width <= 1);
+    copy = there ? *x : dense(*x);
+    source = fmk::source(copy);
+    stride = there && x->size(0) > 1 ? x->stride(0) : rows.width;
+    repeat = rows.rows_per_scale();
+  }
+  int64_t elements(const NormRows& rows) const { return rows.scale_rows * stride; }
+  template <class A>
+  ParameterRows<A> as() const {
+    return {source, stride, repeat};
+  }
+};
+
+std::vector<Source> sources(const NormRows& rows) {
+  std::vector<Source> all;
+  for (const Tensor& x : rows.x) all.push_back(source(x));
+  return all;
+}
+int64_t odd_columns(const NormRows& rows) {
+  int64_t odd = 0;
+  for (const Tensor& x : rows.x) odd |= x.size(x.dim() - 1) % kPack;
+  return odd;
 }
 
 }  // namespace
 
-void run_norm(const Device& device, const NormRows& rows, const Tensor& scale, const OptTensor& offset,
-              const OptTensor& residual, double eps, bool center, const Tensor& y, const OptTensor& sum,
-              const OptTensor& stat) {
-  const OptTensor res = dense(residual);
-  Tensor scale_copy, offset_copy;
-  Norm norm{};
-  norm.residual = source(res);
-  norm.scale = parameter_rows(scale, rows, scale_copy);
-  if (offset) norm.offset = parameter_rows(*offset, rows, offset_copy);
-  norm.eps = eps;
-  norm.per_column = 1 / double(rows.width);
-  norm.center = center;
-  norm.y = sink(y);
-  norm.sum = sink(sum);
-  norm.stat = sink(stat);
-  with_parts(rows, is_double(y), [&](auto zero, const auto& parts) {
-    using C = decltype(zero);
-    const int64_t bytes = parts.packs * kPack * int64_t(sizeof(C));
-    norm.kept = bytes <= kKeptBytes;
-    device.launch(norm_kernel<C, std::decay_t<decltype(parts)>>, parts.rows, parts.template threads<C>(), norm.kept ? bytes : 0,
-                  parts, norm);
-  });
+void run_norm(const Device& device, const NormCall& call) {
+  const NormRows& rows = call.rows;
+  const OptTensor residual = dense(call.residual);
+  const ParameterTensor scales(call.scale, rows), offsets(call.offset, rows);
+  std::vector<Source> activations = sources(rows);
+  for (const Source& more : {source(residual), source(call.y), source(call.sum)}) activations.push_back(more);
+  const int64_t elements = std::max({rows.count * rows.width, scales.elements(rows), offsets.elements(rows)});
+  with_access<Second::same_or_float>(
+      is_double(call.y), activations, {scales.source, offsets.source}, {odd_columns(rows), scales.stride, offsets.stride},
+      elements, [&](auto access) {
+        using A = decltype(access);
+        using C = typename A::Compute;
+        Norm<A> norm{};
+        norm.residual = source(residual);
+        norm.scale = scales.as<A>();
+        norm.offset = offsets.as<A>();
+        norm.eps = C(call.eps);
+        norm.share = 1 / double(rows.width);
+        norm.center = call.center;
+        norm.y = sink(call.y);
+        norm.sum = sink(call.sum);
+        norm.stat = call.stat ? static_cast<C*>(call.stat->mutable_data_ptr()) : nullptr;
+        with_rows<A>(rows, [&](const auto& of, int threads) {
+          using Rows = std::decay_t<decltype(of)>;
+          const int64_t teams = Rows::kBlock ? 1 : kRowTeams;
+          const int64_t of_pack = residual ? kPack * int64_t(sizeof(C)) : kKeptQuads<A> * int64_t(sizeof(uint4));
+          const int64_t bytes = teams * of.packs * of_pack;
+          norm.kept = !Rows::kBlock || bytes <= device.shared_bytes();
+          device.launch(norm_kernel<A, Rows>, (of.rows + teams - 1) / teams, threads, norm.kept ? bytes : 0, of, norm);
+        });
+      });
 }
 
-void run_norm_backward(const Device& device, const NormRows& rows, const Tensor& grad_y, const OptTensor& grad_sum,
-                       const Tensor& scale, const Tensor& stat, double eps, bool center, const Tensor& grad_s,
-                       const Tensor& grad_scale, const Tensor& grad_offset) {
-  const Tensor gy = dense(grad_y), stats = dense(stat);
-  const OptTensor gs = dense(grad_sum);
-  const Dtype wide = dtype_of(grad_scale);
-  const int64_t repeat = rows.rows_per_scale(), groups = scale.numel() == 0 ? 0 : rows.scale_rows;
-  Tensor scale_copy;
-  NormBackward norm{};
-  norm.grad = source(gy);
-  norm.more = source(gs);
-  norm.stat = source(stats);
-  norm.scale = parameter_rows(scale, rows, scale_copy);
-  norm.eps = eps;
-  norm.per_column = 1 / double(rows.width);
-  norm.center = center;
-  norm.rounded = size_of(dtype_of(grad_s)) == 2;
-  norm.grad_s = sink(grad_s);
-  norm.to_scale = sink(grad_scale);
-  norm.to_offset = sink(grad_offset);
-  with_parts(rows, wide == Dtype::f64, [&](auto zero, const auto& parts) {
-    using C = decltype(zero);
-    using Parts = std::decay_t<decltype(parts)>;
-    const int64_t bytes = 4 * parts.packs * kPack * int64_t(sizeof(C));
-    const bool kept = bytes <= kKeptBytes;
-    norm.run = std::max<int64_t>(kept ? 1 : 64, (parts.rows + kRuns - 1) / kRuns);
-    norm.runs = kept && parts.rows == 0 ? 0 : (repeat + norm.run - 1) / norm.run;
-    // One run writes the gradients themselves; several are added up.
-    const Tensor runs = fresh({norm.runs == 1 ? 0 : 2 * groups * norm.runs * parts.width}, wide);
-    C* const all = static_cast<C*>(runs.mutable_data_ptr());
-    if (norm.runs != 1) {
-      norm.to_scale = {all, wide};
-      norm.to_offset = {all + groups * norm.runs * parts.width, wide};
-    }
-    if (kept) {
-      device.launch(norm_backward_kernel<C, Parts>, norm.runs * groups, parts.template threads<C>(), bytes, parts, norm);
-    } else {
-      const Tensor own = fresh({parts.rows, 2}, wide);
-      norm.own_stat = sink(own);
-      device.launch(norm_wide_backward_kernel<C, Parts>, parts.rows, parts.template threads<C>(), 0, parts, norm);
-      device.launch(norm_wide_columns_kernel<C, Parts>, groups * norm.runs * ((parts.packs + kWarp - 1) / kWarp),
-                    kTileThreads, 0, parts, norm.grad, source(own), groups, repeat, norm.run, norm.runs, norm.to_scale,
-                    norm.to_offset);
-    }
-    if (norm.runs != 1)
-      device.launch(norm_runs_kernel<C>, 2 * groups * ((parts.width + kWarp - 1) / kWarp), kTileThreads, 0, groups,
-                    norm.runs, parts.width, static_cast<const C*>(all), static_cast<C*>(grad_scale.mutable_data_ptr()),
-                    static_cast<C*>(grad_offset.mutable_data_ptr()));
-  });
+void run_norm_backward(const Device& device, const NormBackwardCall& call) {
+  const NormRows& rows = call.rows;
+  const Tensor grad = dense(call.grad_y), stats = dense(call.stat);
+  const OptTensor more_grad = dense(call.grad_sum);
+  const Dtype wide = dtype_of(call.grad_scale);
+  const int64_t repeat = rows.rows_per_scale(), groups = call.scale.numel() == 0 ? 0 : rows.scale_rows;
+  const ParameterTensor scales(call.scale, rows);
+  std::vector<Source> activations = sources(rows);
+  for (const Source& more : {source(grad), source(more_grad), source(call.grad_s)}) activations.push_back(more);
+  const int64_t elements = std::max(rows.count * rows.width, scales.elements(rows));
+  with_access<Second::same_or_float>(
+      wide == Dtype::f64, activations, {scales.source}, {odd_columns(rows), scales.stride}, elements, [&](auto access) {
+        using A = decltype(access);
+        using C = typename A::Compute;
+        NormBackward<A> norm{};
+        norm.grad = source(grad);
+        norm.more = source(more_grad);
+        norm.stat = source(stats);
+        norm.scale = scales.as<A>();
+        norm.eps = C(call.eps);
+        norm.share = 1 / double(rows.width);
+        norm.center = call.center;
+        norm.rounded = size_of(dtype_of(call.grad_s)) == 2;
+        norm.grad_s = sink(call.grad_s);
+        Tensor memory;
+        // One run writes the gradients themselves; several are added up.
+        const auto cut = [&](int64_t run) {
+          norm.run = run;
+          norm.runs = (repeat + run - 1) / run;
+          memory = fresh({norm.runs == 1 ? 0 : 2 * groups * norm.runs * rows.width}, wide);
+          C* const all = static_cast<C*>(memory.mutable_data_ptr());
+          norm.to_scale = norm.runs == 1 ? sink(call.grad_scale) : Sink{all, wide};
+          norm.to_offset = norm.runs == 1 ? sink(call.grad_offset) : Sink{all + groups * norm.runs * rows.width, wide};
+        };
+        with_rows<A>(rows, [&](const auto& of, int threads) {
+          using Rows = std::decay_t<decltype(of)>;
+          const int64_t teams = Rows::kBlock ? 1 : kRowTeams;
+          const int64_t of_pack = 2 * kPack * int64_t(sizeof(C)) + 2 * kKeptQuads<A> * int64_t(sizeof(uint4));
+          const int64_t bytes = teams * of.packs * of_pack;
+          if (!Rows::kBlock || bytes <= device.shared_bytes()) {
+            const int64_t rows_of_block = (of.rows + kRuns - 1) / kRuns;
+            cut(std::clamp((rows_of_block + teams - 1) / teams * teams, teams, teams * kRowsOfTeam));
+            if (of.rows == 0) norm.runs = 0;
+            device.launch(norm_backward_kernel<A, Rows>, groups * norm.runs, threads, bytes, of, norm);
+          } else if constexpr (Rows::kBlock) {
+            const Tensor own = fresh({of.rows, 2}, wide);
+            norm.own_stat = static_cast<C*>(own.mutable_data_ptr());
+            cut(std::max<int64_t>(kWideRun, (of.rows + kWideRuns - 1) / kWideRuns));
+            device.launch(norm_wide_backward_kernel<A>, of.rows, threads, 0, of, norm);
+            device.launch(norm_wide_columns_kernel<A>, groups * norm.runs * ((of.packs + kWarp - 1) / kWarp),
+                          kTileThreads, 0, of, norm.grad, static_cast<const C*>(norm.own_stat), groups, repeat,
+                          norm.run, norm.runs, norm.to_scale, norm.to_offset);
+          }
+        });
+        if (norm.runs != 1)
+          device.launch(norm_runs_kernel<C>, 2 * groups * ((rows.width + kWarp - 1) / kWarp), kTileThreads, 0, groups,
+                        norm.runs, rows.width, static_cast<const C*>(static_cast<C*>(memory.mutable_data_ptr())),
+                        static_cast<C*>(call.grad_scale.mutable_data_ptr()),
+                        static_cast<C*>(call.grad_offset.mutable_data_ptr()));
+      });
 }
 
 }  // namespace fmk

@@ -4,36 +4,48 @@
 
 namespace fmk {
 
+template <class A>
 struct GeluRows {
-  Source a, b;
+  typename A::In a, b;
   int64_t stride, shift;
 };
 
-template <class C>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>) gelu_mul_kernel(Tiles tiles, GeluRows in, Sink out) {
-  for_all_packs(tiles, [&](int64_t row, int64_t i, int count) {
-    const int64_t from = row * in.stride + i;
-    const auto gate = fetch<C>(in.a, from, count), up = fetch<C>(in.b, from + in.shift, count);
+template <class A>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks<A>)
+    gelu_mul_kernel(Tiles tiles, GeluRows<A> in, typename A::Out out) {
+  using C = typename A::Compute;
+  using Index = typename A::Index;
+  const auto load = [&](Index row, Index i, auto count) {
+    const Index from = row * Index(in.stride) + i;
+    return Several{fetch<C>(in.a, from, count), fetch<C>(in.b, from + Index(in.shift), count)};
+  };
+  for_all_packs<A>(tiles, load, [&](Index row, Index i, auto count, const auto& loaded) {
     C a[kPack], b[kPack];
-    gate.to(a);
-    up.to(b);
+    loaded.first.to(a);
+    loaded.second.to(b);
 #pragma unroll
     for (int k = 0; k < kPack; k++) a[k] = a[k] * normal(a[k]).cdf * b[k];
-    write(out, row * tiles.n + i, count, a);
+    write(out, row * Index(tiles.n) + i, count, a);
   });
 }
 
-template <class C>
-__global__ void __launch_bounds__(kTileThreads, kLargeTileBlocks<C>)
-    gelu_mul_backward_kernel(Tiles tiles, Source grad, GeluRows in, Sink to_a, Sink to_b) {
-  for_all_packs(tiles, [&](int64_t row, int64_t i, int count) {
-    const int64_t from = row * in.stride + i;
-    const auto gate = fetch<C>(in.a, from, count), up = fetch<C>(in.b, from + in.shift, count);
-    const auto grads = fetch<C>(grad, row * tiles.n + i, count);
+template <class A>
+__global__ void __launch_bounds__(kTileThreads, kLargeTileBlocks<A>)
+    gelu_mul_backward_kernel(Tiles tiles, typename A::In grad, GeluRows<A> in, typename A::Out to_a,
+                             typename A::Out to_b) {
+  using C = typename A::Compute;
+  using Index = typename A::Index;
+  const auto load = [&](Index row, Index i, auto count) {
+    const Index from = row * Index(in.stride) + i;
+    return Several{fetch<C>(in.a, from, count), fetch<C>(in.b, from + Index(in.shift), count),
+                   fetch<C>(grad, row * Index(tiles.n) + i, count)};
+  };
+  for_all_packs<A>(tiles, load, [&](Index row, Index i, auto count, const auto& loaded) {
+    const Index from = row * Index(in.stride) + i;
     C g[kPack], a[kPack], b[kPack];
-    gate.to(a);
-    up.to(b);
-    grads.to(g);
+    loaded.first.to(a);
+    loaded.second.to(b);
+    loaded.third.to(g);
 #pragma unroll
     for (int k = 0; k < kPack; k++) {
       const auto phi = normal(a[k]);
@@ -42,7 +54,7 @@ __global__ void __launch_bounds__(kTileThreads, kLargeTileBlocks<C>)
       b[k] = to_up;
     }
     write(to_a, from, count, a);
-    write(to_b, from + in.shift, count, b);
+    write(to_b, from + Index(in.shift), count, b);
   });
 }
 

@@ -4,16 +4,23 @@
 
 namespace fmk {
 
-// Either output may be left out, and t with x_t; both together are made from one read of x0 and x1.
-template <class C>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>)
-    path_kernel(Tiles tiles, Source t, Source x0, Source x1, C ratio, Sink x_t, Sink velocity) {
-  for_all_packs(tiles, [&](int64_t sample, int64_t i, int count) {
-    const int64_t at = sample * tiles.n + i;
-    const auto first = fetch<C>(x0, at, count), last = fetch<C>(x1, at, count);
+// Either output may be left out, and t with x_t; both together are made from one read of x0 and x1, which are
+// "parameters" here: fp32 ends often give half-precision results.
+template <class A>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks<A>)
+    path_kernel(Tiles tiles, Source t, typename A::Parameter x0, typename A::Parameter x1,
+                typename A::Compute ratio, typename A::Out x_t, typename A::Out velocity) {
+  using C = typename A::Compute;
+  using Index = typename A::Index;
+  const auto load = [&](Index sample, Index i, auto count) {
+    const Index at = sample * Index(tiles.n) + i;
+    return Several{fetch<C>(x0, at, count), fetch<C>(x1, at, count)};
+  };
+  for_all_packs<A>(tiles, load, [&](Index sample, Index i, auto count, const auto& loaded) {
+    const Index at = sample * Index(tiles.n) + i;
     C start[kPack], end[kPack], out[kPack];
-    first.to(start);
-    last.to(end);
+    loaded.first.to(start);
+    loaded.second.to(end);
     if (x_t.data) {
       const C time = read_one<C>(t, sample), c0 = time * ratio + C(1);
 #pragma unroll
@@ -28,14 +35,20 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>)
   });
 }
 
-template <class C>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>)
-    psi_backward_kernel(Tiles tiles, Source grad, Source t, C ratio, Sink to_x0, Sink to_x1) {
-  for_all_packs(tiles, [&](int64_t sample, int64_t i, int count) {
-    const int64_t at = sample * tiles.n + i;
+template <class A>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks<A>)
+    psi_backward_kernel(Tiles tiles, typename A::In grad, Source t, typename A::Compute ratio,
+                        typename A::Out to_x0, typename A::Out to_x1) {
+  using C = typename A::Compute;
+  using Index = typename A::Index;
+  const auto load = [&](Index sample, Index i, auto count) {
+    return fetch<C>(grad, sample * Index(tiles.n) + i, count);
+  };
+  for_all_packs<A>(tiles, load, [&](Index sample, Index i, auto count, const auto& loaded) {
+    const Index at = sample * Index(tiles.n) + i;
     const C time = read_one<C>(t, sample), c0 = time * ratio + C(1);
     C g[kPack], start[kPack], end[kPack];
-    read(grad, at, count, g);
+    loaded.to(g);
 #pragma unroll
     for (int k = 0; k < kPack; k++) {
       start[k] = c0 * g[k];
@@ -48,26 +61,29 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<C>)
 
 // ---- velocity statistics: one pass, the target never written to memory ----
 // The target is `given`, or ratio * x0 + x1.
-template <class C>
+template <class A>
 struct VelocityTarget {
-  Source x0, x1, given;
+  using C = typename A::Compute;
+  using Index = typename A::Index;
+  typename A::Parameter x0, x1, given;
   C ratio;
 
-  // pred and target from `at` on.
-  __device__ __forceinline__ void read_with(const Source& pred, int64_t at, int count, C (&p)[kPack],
-                                            C (&v)[kPack]) const {
-    const auto predicted = fetch<C>(pred, at, count), last = fetch<C>(given.data ? given : x1, at, count);
-    if (!given.data) {
-      const auto first = fetch<C>(x0, at, count);
-      C start[kPack];
-      first.to(start);
-      last.to(v);
+  template <class Count>
+  __device__ __forceinline__ auto load(const typename A::In& pred, Index at, Count count) const {
+    auto loaded = Several{fetch<C>(pred, at, count), fetch<C>(given.data ? given : x1, at, count),
+                          decltype(fetch<C>(x0, at, count)){}};
+    if (!given.data) loaded.third = fetch<C>(x0, at, count);
+    return loaded;
+  }
+  template <class Loaded>
+  __device__ __forceinline__ void read(const Loaded& loaded, C (&p)[kPack], C (&v)[kPack]) const {
+    loaded.first.to(p);
+    loaded.second.to(v);
+    if (given.data) return;
+    C start[kPack];
+    loaded.third.to(start);
 #pragma unroll
-      for (int k = 0; k < kPack; k++) v[k] += ratio * start[k];
-    } else {
-      last.to(v);
-    }
-    predicted.to(p);
+    for (int k = 0; k < kPack; k++) v[k] += ratio * start[k];
   }
 };
 
@@ -85,30 +101,35 @@ struct VelocityOut {
   Source weight;
 };
 
-template <class C>
-__global__ void __launch_bounds__(kWideThreads<C>, 1)
-    velocity_kernel(Tiles tiles, Source pred, const __grid_constant__ VelocityTarget<C> target, Partials partials,
-                    const __grid_constant__ VelocityOut out) {
-  const auto add = [&](int64_t at, int count, C(&sums)[kVelocityColumns]) {
-    C p[kPack], v[kPack];
-    target.read_with(pred, at, count, p, v);
+template <class A>
+__global__ void __launch_bounds__(kWideThreads<typename A::Compute>, kWideBlocks<A>)
+    velocity_kernel(Tiles tiles, typename A::In pred, const __grid_constant__ VelocityTarget<A> target,
+                    Partials partials, const __grid_constant__ VelocityOut out) {
+  using C = typename A::Compute;
+  using Index = typename A::Index;
+  const auto load = [&](Index at, auto count) { return target.load(pred, at, count); };
+  const auto add = [&](Index, auto, const auto& loaded, C(&sums)[kVelocityColumns]) {
+    C p[kPack], v[kPack], nothing = 0;
+    target.read(loaded, p, v);  // zeros beyond the end
 #pragma unroll
     for (int k = 0; k < kPack; k++) {
-      if (k < count) {
-        const C d = p[k] - v[k];
-        sums[kSquaredError] += d * d;
-        sums[kSquaredPred] += p[k] * p[k];
-        sums[kSquaredTarget] += v[k] * v[k];
-        sums[kDot] += p[k] * v[k];
-        sums[kAbsPred] += absolute(p[k]);
-        sums[kAbsTarget] += absolute(v[k]);
-        sums[kMaxPred] = most(sums[kMaxPred], absolute(p[k]));  // of what is a number
-        sums[kMaxTarget] = most(sums[kMaxTarget], absolute(v[k]));
-        sums[kNonfinite] += finite(p[k]) && finite(v[k]) ? C(0) : C(1);
-      }
+      const C d = p[k] - v[k];
+      sums[kSquaredError] += d * d;
+      sums[kSquaredPred] += p[k] * p[k];
+      sums[kSquaredTarget] += v[k] * v[k];
+      sums[kDot] += p[k] * v[k];
+      sums[kAbsPred] += absolute(p[k]);
+      sums[kAbsTarget] += absolute(v[k]);
+      sums[kMaxPred] = greater(sums[kMaxPred], absolute(p[k]));  // of what is a number
+      sums[kMaxTarget] = greater(sums[kMaxTarget], absolute(v[k]));
+      nothing += p[k] * C(0);
+      nothing += v[k] * C(0);
     }
+    if (nothing == 0) return;  // else NaN
+#pragma unroll
+    for (int k = 0; k < kPack; k++) sums[kNonfinite] += finite(p[k]) && finite(v[k]) ? C(0) : C(1);
   };
-  for_sums<VelocityMerge, kVelocityColumns, C>(tiles, partials, add, [&](int64_t sample, const auto& totals) {
+  for_sums<VelocityMerge, kVelocityColumns, A>(tiles, partials, load, add, [&](int64_t sample, const auto& totals) {
 #pragma unroll
     for (int c = 0; c < kVelocityColumns; c++) write_one(out.sums, sample * kVelocityColumns + c, totals[c]);
     if (!out.loss.data) return;
@@ -118,19 +139,24 @@ __global__ void __launch_bounds__(kWideThreads<C>, 1)
 }
 
 // per_element: 2 / n
-template <class C>
-__global__ void __launch_bounds__(kTileThreads, kLargeTileBlocks<C>)
-    flow_loss_backward_kernel(Tiles tiles, Source grad, Source pred, const __grid_constant__ VelocityTarget<C> target,
-                              Source weight, double per_element, Sink out) {
-  for_all_packs(tiles, [&](int64_t sample, int64_t i, int count) {
-    const int64_t at = sample * tiles.n + i;
+template <class A>
+__global__ void __launch_bounds__(kTileThreads, kLargeTileBlocks<A>)
+    flow_loss_backward_kernel(Tiles tiles, Source grad, typename A::In pred,
+                              const __grid_constant__ VelocityTarget<A> target, Source weight, double per_element,
+                              typename A::Out out) {
+  using C = typename A::Compute;
+  using Index = typename A::Index;
+  const auto load = [&](Index sample, Index i, auto count) {
+    return target.load(pred, sample * Index(tiles.n) + i, count);
+  };
+  for_all_packs<OneInFlight<A>>(tiles, load, [&](Index sample, Index i, auto count, const auto& loaded) {
     const double weighted = weight.data ? read_one<double>(weight, sample) : 1.0;
     const C factor = C(read_one<double>(grad, sample) * weighted * per_element);
     C p[kPack], v[kPack];
-    target.read_with(pred, at, count, p, v);
+    target.read(loaded, p, v);
 #pragma unroll
     for (int k = 0; k < kPack; k++) v[k] = factor * (p[k] - v[k]);
-    write(out, at, count, v);
+    write(out, sample * Index(tiles.n) + i, count, v);
   });
 }
 

@@ -49,11 +49,18 @@ void for_lists(const Group& group, const F& body) {
 
 void run_tdp(const Device& device, const Group& group, const Tensor& times, double weight_offset, const Tensor& out) {
   const Tensor t = dense(times);
-  with_compute_type(group.in_double, [&](auto zero) {
-    using C = decltype(zero);
+  std::vector<Source> params;
+  int64_t odd = 0;  // elements beyond the last whole pack, of any parameter
+  for (const Param& param : group.params) {
+    for (int j = 0; j < 4; j++) params.push_back({param.data[j], param.dtype[j]});
+    odd |= param.n % kPack;
+  }
+  params.push_back(source(out));
+  with_access<Second::none>(group.in_double, params, {}, {odd}, out.numel(), [&](auto access) {
+    using A = decltype(access);
     for_lists(group, [&](const auto& list, bool) {
-      device.launch(tdp_kernel<C, std::decay_t<decltype(list)>>, list.tiles(), kTdpThreads, 0, list, source(t),
-                    t.numel(), C(weight_offset), sink(out), group.width);
+      device.launch(tdp_kernel<A, std::decay_t<decltype(list)>>, list.tiles(), kTdpThreads, 0, list, source(t),
+                    t.numel(), typename A::Compute(weight_offset), sink(out), group.width);
     });
   });
 }

@@ -35,13 +35,16 @@ struct TdpList {
   }
 };
 
-template <class C>
+template <class A>
 struct TdpPack {
+  using C = typename A::Compute;
   C spread[kPack], p1[kPack], weight[kPack], bias[kPack];
 
-  __device__ __forceinline__ TdpPack(const TdpParam& param, int64_t at, int count, C offset) {
-    const auto first = fetch<C>(param.source(0), at, count), second = fetch<C>(param.source(1), at, count);
-    const auto weights = fetch<C>(param.source(2), at, count), biases = fetch<C>(param.source(3), at, count);
+  template <class Count>
+  __device__ __forceinline__ TdpPack(const TdpParam& param, typename A::Index at, Count count, C offset) {
+    const typename A::In from[] = {param.source(0), param.source(1), param.source(2), param.source(3)};
+    const auto first = fetch<C>(from[0], at, count), second = fetch<C>(from[1], at, count);
+    const auto weights = fetch<C>(from[2], at, count), biases = fetch<C>(from[3], at, count);
     C p0[kPack];
     first.to(p0);
     second.to(p1);
@@ -51,28 +54,35 @@ struct TdpPack {
     for (int i = 0; i < kPack; i++) {
       spread[i] = p0[i] - p1[i];
       weight[i] += offset;
+      keep_in_register(spread[i]);
+      keep_in_register(p1[i]);
+      keep_in_register(weight[i]);
+      keep_in_register(bias[i]);
     }
   }
 };
 
 // out is (steps, width).
-template <class C, class List>
-__global__ void __launch_bounds__(kTdpThreads, 2 * kLargeTileBlocks<C>)
-    tdp_kernel(const __grid_constant__ List list, Source times, int64_t steps, C offset, Sink out, int64_t width) {
+template <class A, class List>
+__global__ void __launch_bounds__(kTdpThreads, 2 * kLargeTileBlocks<A>)
+    tdp_kernel(const __grid_constant__ List list, Source times, int64_t steps, typename A::Compute offset,
+               typename A::Out out, int64_t width) {
+  using C = typename A::Compute;
+  using Index = typename A::Index;
   for (int32_t tile = blockIdx.x; tile < list.tiles(); tile += gridDim.x) {
     const TdpParam& param = list.of_tile(tile);
-    const int64_t n = (&param)[1].column - param.column;
-    const int64_t at = int64_t(tile - param.tile) * kTdpTile + threadIdx.x * kPack;
+    const Index column = Index(param.column), n = Index((&param)[1].column) - column;
+    const Index at = Index(tile - param.tile) * kTdpTile + Index(threadIdx.x) * kPack;
     if (at >= n) continue;
-    const int count = count_of(at, n);
-    const TdpPack<C> pack(param, at, count, offset);
-    for (int64_t k = 0; k < steps; k++) {
+    const auto count = count_for<A>(at, n);
+    const TdpPack<A> pack(param, at, count, offset);
+    for (Index k = 0; k < Index(steps); k++) {
       const C time = read_one<C>(times, k);
       C result[kPack];
 #pragma unroll
       for (int i = 0; i < kPack; i++)
         result[i] = pack.p1[i] + sigmoid(time * pack.weight[i] + pack.bias[i]) * pack.spread[i];
-      write(out, k * width + param.column + at, count, result);
+      write(out, k * Index(width) + column + at, count, result);
     }
   }
 }
@@ -88,7 +98,7 @@ struct TdpGradients {
 constexpr int kTdpWarps = kTdpThreads / kWarp;
 
 template <class C, class List>
-__global__ void __launch_bounds__(kTdpThreads, 2 * kLargeTileBlocks<C>)
+__global__ void __launch_bounds__(kTdpThreads, 2 * kLargeTileBlocks<Any<C>>)
     tdp_backward_kernel(const __grid_constant__ List list, Source grad, Source times, int64_t steps, C offset,
                         int64_t width, const __grid_constant__ TdpGradients out) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -97,7 +107,7 @@ __global__ void __launch_bounds__(kTdpThreads, 2 * kLargeTileBlocks<C>)
     const int64_t n = (&param)[1].column - param.column;
     const int64_t at = int64_t(tile - param.tile) * kTdpTile + threadIdx.x * kPack;
     const int count = at < n ? count_of(at, n) : 0;
-    const TdpPack<C> pack(param, at, count, offset);
+    const TdpPack<Any<C>> pack(param, at, count, offset);
     C sums[4][kPack] = {};
     for (int64_t k = 0; k < steps; k++) {
       const C time = read_one<C>(times, k);

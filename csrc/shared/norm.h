@@ -6,7 +6,7 @@
 
 namespace fmk {
 
-// What is normalised: rows of one tensor, or of several side by side, all dense.
+// The rows that are normalized: of one tensor, or of the concatenation of several, all dense.
 struct NormRows {
   std::vector<Tensor> x;
   int64_t count = 0, width = 0, scale_rows = 1;
@@ -97,17 +97,31 @@ inline void check_norm_backward(const NormRows& rows, const Tensor& grad_y, cons
   FMK_CHECK(stat.numel() == 2 * rows.count, "stat has another shape");
 }
 
-// y, sum (if there is a residual) and stat (if wanted: mean and rstd of each row, in the compute type) are dense.
-void run_norm(const Device& device, const NormRows& rows, const Tensor& scale, const OptTensor& offset,
-              const OptTensor& residual, double eps, bool center, const Tensor& y, const OptTensor& sum,
-              const OptTensor& stat);
+// y, sum (if there is a residual) and stat (if requested: mean and rstd of each row, in the compute type) are dense.
+struct NormCall {
+  const NormRows& rows;
+  const Tensor& scale;
+  const OptTensor &offset, &residual;
+  double eps;
+  bool center;
+  const Tensor& y;
+  const OptTensor &sum, &stat;
+};
+void run_norm(const Device& device, const NormCall& call);
 
-// grad_y and grad_sum are (rows, width); rows are what was normalised (x, or x + residual). stat belongs to the
-// unrounded s: one that was rounded to half precision gets its own. grad_scale and grad_offset have scale's shape
-// and the compute type.
-void run_norm_backward(const Device& device, const NormRows& rows, const Tensor& grad_y, const OptTensor& grad_sum,
-                       const Tensor& scale, const Tensor& stat, double eps, bool center, const Tensor& grad_s,
-                       const Tensor& grad_scale, const Tensor& grad_offset);
+// grad_y and grad_sum are (rows, width); rows are what was normalized (x, or x + residual). stat belongs to the
+// unrounded s: for an s that was rounded to half precision it is recomputed. grad_scale and grad_offset have scale's
+// shape and the compute type.
+struct NormBackwardCall {
+  const NormRows& rows;
+  const Tensor& grad_y;
+  const OptTensor& grad_sum;
+  const Tensor &scale, &stat;
+  double eps;
+  bool center;
+  const Tensor &grad_s, &grad_scale, &grad_offset;
+};
+void run_norm_backward(const Device& device, const NormBackwardCall& call);
 
 inline const Tensor& first_of(const std::vector<Tensor>& list, const char* name) {
   FMK_CHECK(!list.empty(), name, " is an empty list");
@@ -122,7 +136,7 @@ inline std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor 
   const auto sizes = sizes_of(rows);
   Tensor y = fresh(sizes, dtype), stat = fresh({rows.count, 2}, wide_dtype(dtype == Dtype::f64));
   const OptTensor sum = residual ? OptTensor(fresh(sizes, dtype)) : std::nullopt;
-  run_norm(device, rows, scale, offset, residual, eps, center, y, sum, stat);
+  run_norm(device, {rows, scale, offset, residual, eps, center, y, sum, stat});
   return {y, sum ? *sum : nothing(), stat};
 }
 
@@ -132,7 +146,7 @@ inline void td_norm_out(std::vector<Tensor> x, Tensor scale, OptTensor offset, O
   const NormRows rows = check_norm(x, scale, offset, residual, eps, center);
   check_norm_out(rows, x, scale, offset, residual, y, sum);
   InPlace y_target(y), sum_target(sum);
-  run_norm(device, rows, scale, offset, residual, eps, center, *y_target.work, sum_target.work, std::nullopt);
+  run_norm(device, {rows, scale, offset, residual, eps, center, *y_target.work, sum_target.work, std::nullopt});
   y_target.commit();
   sum_target.commit();
 }
@@ -145,7 +159,7 @@ inline std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTen
   const Dtype wide = wide_dtype(is_double(s[0]) || is_double(grad_y));
   Tensor grad_s = fresh(sizes_of(rows), dtype_of(s[0]));
   Tensor grad_scale = fresh_like(scale, wide), grad_offset = fresh_like(scale, wide);
-  run_norm_backward(device, rows, grad_y, grad_sum, scale, stat, eps, center, grad_s, grad_scale, grad_offset);
+  run_norm_backward(device, {rows, grad_y, grad_sum, scale, stat, eps, center, grad_s, grad_scale, grad_offset});
   return {grad_s, grad_scale, grad_offset};
 }
 

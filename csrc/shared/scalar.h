@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__CUDACC__)
-#include <cuda_fp16.h>
 #define FMK_FN __host__ __device__ __forceinline__
 #else
 #define FMK_FN inline __attribute__((always_inline))
@@ -35,7 +35,9 @@ FMK_FN float widen(float x) { return x; }
 FMK_FN float widen(bf16 x) { return bit_cast<float>(uint32_t(x.bits) << 16); }
 FMK_FN float widen(f16 x) {
 #if defined(__CUDA_ARCH__)
-  return __half2float(__ushort_as_half(x.bits));  // one instruction there
+  float wide;  // one instruction there
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+  return wide;
 #else
   // Shift exponent and mantissa into place and let a multiplication by 2^112 re-bias them: it also
   // normalises subnormals. Infinity and NaN (exponent 31) get the full exponent instead.
@@ -53,14 +55,18 @@ FMK_FN void narrow(double x, float& out) { out = float(x); }
 FMK_FN void narrow(float x, float& out) { out = x; }
 FMK_FN void narrow(float x, double& out) { out = x; }
 FMK_FN void narrow(float x, bf16& out) {
+#if defined(__CUDA_ARCH__)
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
+#else
   const uint32_t bits = bit_cast<uint32_t>(x);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const int32_t magnitude = int32_t(bits & 0x7fffffffu);  // signed: vector units compare no unsigned ones
   out.bits = uint16_t(magnitude > 0x7f800000 ? 0x7fc0u : rounded);
+#endif
 }
 FMK_FN void narrow(float x, f16& out) {
 #if defined(__CUDA_ARCH__)
-  out.bits = __half_as_ushort(__float2half_rn(x));
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
 #else
   const uint32_t bits = bit_cast<uint32_t>(x);
   const uint32_t sign = (bits >> 16) & 0x8000u;
@@ -77,13 +83,33 @@ FMK_FN void narrow(float x, f16& out) {
 FMK_FN void narrow(double x, bf16& out) { narrow(float(x), out); }
 FMK_FN void narrow(double x, f16& out) { narrow(float(x), out); }
 
-// 1 / x for x >= 1. On a GPU the division by IEEE's rules is a subroutine, which keeps neighbouring elements from
-// overlapping: there it is the approximate instruction and a step of Newton's, good to 1 ulp.
+// Two numbers as neighbours in memory, `low` first. A GPU rounds both in one instruction.
+template <class S>
+FMK_FN uint32_t narrow_two(float low, float high) {
+  static_assert(sizeof(S) == 2, "two of 16 bits make a word");
+#if defined(__CUDA_ARCH__)
+  uint32_t word;
+  if constexpr (std::is_same_v<S, bf16>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+#else
+  S first, second;
+  narrow(low, first);
+  narrow(high, second);
+  return first.bits | uint32_t(second.bits) << 16;
+#endif
+}
+
+// 1 / x for 1 <= x < 8e37. On a GPU the division by IEEE's rules is a subroutine, which keeps neighbouring elements
+// from overlapping: there it is the approximate instruction and a step of Newton's, good to 1 ulp. Beyond 8e37, where
+// the approximation is 0, and for infinity the result is unspecified; callers select.
 FMK_FN float reciprocal(float x) {
 #if defined(__CUDA_ARCH__)
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-  return x < 1e37f ? fmaf(r, fmaf(-x, r, 1.0f), r) : r;  // beyond, and for NaN, as it is
+  return fmaf(r, fmaf(-x, r, 1.0f), r);
 #else
   return 1.0f / x;
 #endif
@@ -174,7 +200,7 @@ FMK_FN Normal<float> normal(float x) {
   p = p * t + 0.0996375173f;
   p = p * t + 0.120798354f;
   p = p * t + 0.11962639f;
-  const float tail = e * t * p;
+  const float tail = y > 125.0f ? 0.0f : power * t * p;  // 1 / (1 + 0.3 |x|) may be unspecified there
   return {x < 0 ? tail : 1.0f - tail, 0.398942280f * e};
 }
 FMK_FN Normal<double> normal(double x) {

@@ -21,8 +21,9 @@ struct Group {
   Dtype out_dtype = Dtype::f32;   // promotion of every p0 and p1
   Dtype grad_dtype = Dtype::f32;  // and of every weight and bias too
 
-  // `pinned`: shapes were compared when the group was made, and only sizes are now.
-  void add(const Tensor& p0, const Tensor& p1, const Tensor& weight, const Tensor& bias, bool pinned = false) {
+  // `shape`: the one that all four must have; p0's if it is left out.
+  void add(const Tensor& p0, const Tensor& p1, const Tensor& weight, const Tensor& bias,
+           const std::vector<int64_t>* shape = nullptr) {
     static const char* const names[] = {"param0", "param1", "weight", "bias"};
     const Tensor* tensors[] = {&p0, &p1, &weight, &bias};
     Param param;
@@ -31,7 +32,7 @@ struct Group {
     for (int j = 0; j < 4; j++) {
       const Tensor* x = tensors[j];
       FMK_CHECK(is_here(*x), names[j], " must be on ", Here::name);
-      FMK_CHECK(j == 0 || (pinned ? x->numel() == param.n : same_shape(*x, p0)), names[j], " has another shape");
+      FMK_CHECK(shape ? has_sizes(*x, *shape) : j == 0 || same_shape(*x, p0), names[j], " has another shape");
       param.dtype[j] = dtype_of(*x);
       FMK_CHECK(param.dtype[j] != Dtype::other, names[j], " must be floating point");
       if (!x->is_contiguous()) {

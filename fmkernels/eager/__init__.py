@@ -5,7 +5,9 @@ written out, for whoever calls ``torch.ops.fmkernels`` on a device without kerne
 who is about to write one.
 """
 
-from fmkernels.eager.head import reparameterize, reparameterize_backward
+from fmkernels.eager.depthwise import depthwise, depthwise_backward
+from fmkernels.eager.head import inward_clamp, reparameterize, reparameterize_backward
+from fmkernels.eager.linear import linear
 from fmkernels.eager.norm import gelu_mul, gelu_mul_backward, td_norm, td_norm_backward, td_norm_out
 from fmkernels.eager.path import (
     dt_psi,
@@ -21,12 +23,16 @@ from fmkernels.eager.step import step_
 from fmkernels.eager.tdp import tdp, tdp_backward, tdp_group, tdp_group_backward, tdp_group_out, tdp_out
 
 __all__ = [
+    "depthwise",
+    "depthwise_backward",
     "dt_psi",
     "flow_loss",
     "flow_loss_backward",
     "flow_pair",
     "gelu_mul",
     "gelu_mul_backward",
+    "inward_clamp",
+    "linear",
     "psi",
     "psi_backward",
     "reparameterize",

@@ -6,8 +6,6 @@ from fmkernels.eager._dtypes import compute_dtype, per_sample, promoted, rounded
 
 
 class _Clamp(torch.autograd.Function):
-    """Clamp whose gradient, outside, passes where a descent step would lead back inside."""
-
     generate_vmap_rule = True
 
     @staticmethod
@@ -25,6 +23,11 @@ class _Clamp(torch.autograd.Function):
         return _held_back(grad, x, *ctx.bounds), None, None
 
 
+def inward_clamp(x, low, high):
+    """``x.clamp(low, high)``. Outside the range, a gradient passes only if a descent step leads back inside."""
+    return _Clamp.apply(x, low, high)
+
+
 def _held_back(grad, raw, low, high):
     held = ((raw < low) & (grad > 0)) | ((raw > high) & (grad < 0))
     return torch.where(held, 0.0, grad)
@@ -34,7 +37,7 @@ def reparameterize(mu, logvar, eps, low, high):
     """-> z, kl per sample, and the eleven statistics in the order of csrc/shared/columns.h."""
     wide = compute_dtype(mu, logvar)
     m, raw, e = mu.to(wide), logvar.to(wide), eps.detach().to(wide)
-    lv = _Clamp.apply(raw, low, high) if torch.is_grad_enabled() else raw.clamp(low, high)
+    lv = inward_clamp(raw, low, high) if torch.is_grad_enabled() else raw.clamp(low, high)
     std = (0.5 * lv).exp()
     z = m + std * e
     kl = 0.5 * samples(m.square() + std.square() - 1 - lv).sum(1)

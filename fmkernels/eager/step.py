@@ -8,7 +8,8 @@ from fmkernels.eager._dtypes import samples
 def step_(x, v, v_prev, v_uncond, dt, dt_tensor, a, b, guidance, gain, low, stats):
     wide = x.dtype
     if dt_tensor is not None:
-        dt = dt_tensor.to(wide).reshape(())
+        # The product with gain is rounded once, as for a number; mps has no float64.
+        dt = dt_tensor.reshape(()).to(wide if x.device.type == "mps" else torch.float64)
     velocity = v.to(wide)
     if v_uncond is not None:
         velocity = v_uncond.to(wide) + guidance * (velocity - v_uncond.to(wide))

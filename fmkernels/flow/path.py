@@ -6,7 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fmkernels.ops import Dt_psi, _check, flow_pair, psi
+from fmkernels import checks
+from fmkernels.ops import Dt_psi, flow_pair, psi
 
 Coefficient = Callable[[Tensor], Tensor]
 
@@ -24,9 +25,9 @@ class Path:
 
     def pair(self, t: Tensor, x0: Tensor, x1: Tensor, *, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         """(x_t, v)."""
-        _check.batched("Path", "x0", x0)
-        _check.like("Path", "x1", x1, "x0", x0)
-        _check.shape("Path", "t", t, (len(x0),), "(B,)")
+        checks.batched("Path", "x0", x0)
+        checks.like("Path", "x1", x1, "x0", x0)
+        checks.shape("Path", "t", t, (len(x0),), "(B,)")
         dtype = dtype or torch.promote_types(x0.dtype, x1.dtype)
         wide = torch.promote_types(dtype, torch.float32)
         t = t.to(wide)
@@ -45,7 +46,7 @@ class Path:
 
 
 class PsiPath(Path):
-    """The original's: ``x_t = (t (σmin/σmax - 1) + 1) x0 + t x1``, by the fused ops. σmin = 0 is the straight line."""
+    """CrossFlow's path: ``x_t = (t (σmin/σmax - 1) + 1) x0 + t x1``, by fused ops. σmin = 0 is the straight line."""
 
     def __init__(self, sigma_min: float = 1e-5, sigma_max: float = 1.0):
         self.sigmas = {"sigma_min": sigma_min, "sigma_max": sigma_max}

@@ -13,7 +13,7 @@ from torch import Tensor
 class Schedule:
     """Step k evaluates the velocity at ``t[k]`` and moves by ``dt[k]``. Both are (N,) fp32 tables on the CPU.
 
-    start: the time before the first step, t[0] unless said. ``print(schedule)`` shows the table, and says so if the
+    start: the time before the first step, t[0] by default. ``print(schedule)`` shows the table, and a note if the
     steps do not add up to the whole path.
     """
 
@@ -119,7 +119,7 @@ def midpoint(steps: int) -> Schedule:
 
 
 def crossflow(steps: int) -> Schedule:
-    """The original sampler's: t is N even points from 0 to 1 - 1e-5, dt the differences of N + 1 from 1e-5 to 1."""
+    """CrossFlow's schedule: t is N even points from 0 to 1 - 1e-5, dt the differences of N + 1 from 1e-5 to 1."""
     kind = {"dtype": torch.float32, "device": "cpu"}
     t = torch.linspace(0, 1 - 1e-5, _steps("crossflow", steps), **kind)
     return Schedule("crossflow", t, torch.linspace(1e-5, 1, steps + 1, **kind).diff())

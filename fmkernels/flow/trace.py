@@ -1,4 +1,4 @@
-"""What a sampling loop did, step by step: kept on the device, read once, printed as in the debugging notes."""
+"""The statistics of every step of a sampling loop: kept on the device, read once, printed as in the debugging notes."""
 
 import csv
 import io
@@ -12,15 +12,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fmkernels.ops import _check, velocity_stats
+from fmkernels import checks
+from fmkernels.ops import velocity_stats
 
 COLUMNS = ("mean_abs_x", "mean_abs_v", "rms_dx", "nonfinite", "dt")  # csrc/shared/columns.h, step_
-DIVERGES = 10.0  # times as far as the first velocity, kept up, would lead
-LOST = 0.1  # of a step's change, to rounding
+DIVERGES = 10.0  # times as far as the first velocity would lead if it were constant
+LOST = 0.1  # fraction of a step's change that rounding may lose
 
 
 class Anomaly(NamedTuple):
-    """The first thing wrong with a trace; ``str()`` says it in a sentence."""
+    """The first anomaly of a trace; ``str()`` describes it in a sentence."""
 
     step: int
     sample: int
@@ -33,7 +34,7 @@ class Anomaly(NamedTuple):
 
 
 class NonFiniteError(FloatingPointError):
-    """Infinite or NaN values in a sampling loop. ``anomaly`` says where first, ``trace`` has all steps."""
+    """Infinite or NaN values in a sampling loop. ``anomaly``: where they appear first; ``trace``: all steps."""
 
     def __init__(self, anomaly: Anomaly, trace: "Trace"):
         super().__init__(f"{anomaly}. The trace is this error's .trace; Trace(nonfinite='continue') goes on")
@@ -46,7 +47,7 @@ class NonFiniteError(FloatingPointError):
 class Trace:
     """Per step and sample: mean |x|, mean |v|, rms of the change, number of non-finite elements, dt.
 
-    ``fmkernels.flow.sample`` fills one. For a loop that is not ours, one call a step, before or after the update::
+    ``fmkernels.flow.sample`` fills one. In another loop, call it once per step, before or after the update::
 
         trace = Trace()                       with Trace() as trace:
         for k in range(steps):                    for t, dt in schedule:
@@ -54,8 +55,8 @@ class Trace:
                                                       trace.step(x, v, dt)
                                                       x = x + v * dt
 
-    Nothing is copied to the host until asked. Non-finite values raise :class:`NonFiniteError` at the end of the
-    ``with`` block or of ``sample``, or every ``every`` steps; with ``nonfinite="continue"`` they are only noted.
+    Nothing is copied to the host until a value is read. Non-finite values raise :class:`NonFiniteError` at the end of
+    the ``with`` block or of ``sample``, or every ``every`` steps; with ``nonfinite="continue"`` they are only recorded.
     """
 
     def __init__(self, *, every: int = 0, nonfinite: str = "raise"):
@@ -75,12 +76,12 @@ class Trace:
     def record(
         self, step: int, x: Tensor, v: Tensor, dt: float | Tensor, *, t: float | Tensor | None = None, gain: float = 1.0
     ) -> None:
-        """Notes a step ``x += gain * dt * v``: x and v are (B, ...), dt a number or a one-element tensor.
+        """Record a step ``x += gain * dt * v``: x and v are (B, ...), dt a number or a one-element tensor.
 
         Nothing is copied to the host. t, if given, is for the table and the files.
         """
-        _check.batched("Trace", "x", x)
-        _check.like("Trace", "v", v, "x", x)
+        checks.batched("Trace", "x", x)
+        checks.like("Trace", "v", v, "x", x)
         with torch.no_grad():
             sums, n = velocity_stats(x, v_target=v).sums.float(), max(x[:1].numel(), 1)  # x in the place of v_pred
             if isinstance(dt, Real):
@@ -159,7 +160,7 @@ class Trace:
         ]
 
     def table(self) -> str:
-        """All columns, means over the samples (the spread of |x| beside it), and what is wrong, if anything."""
+        """Return all columns as means over the samples, with the range of |x|, and the first anomaly."""
         out = ["  step         t        dt       |x|   min – max |x|           |v|    rms dx  nonfinite"]
         for k, t, values in zip(self.steps, self.times, self.values.double(), strict=True):
             if len(values):
@@ -172,18 +173,18 @@ class Trace:
     __str__ = table
 
     def _records(self) -> Iterable[dict]:
-        """One dict a step and sample; what is not finite is None, as JSON has no word for it."""
+        """Yield one dict per step and sample; non-finite values become None, which JSON can represent."""
         for k, t, samples in zip(self.steps, self.times, self.values.tolist(), strict=True):
             for i, row in enumerate(samples):
                 numbers = {n: v if math.isfinite(v) else None for n, v in zip(COLUMNS, row, strict=True)}
                 yield {"step": k, "sample": i, "t": t, **numbers}
 
     def to_jsonl(self, path: str | Path | None = None) -> str:
-        """One JSON object a step and sample, to a file if one is named; returns the text."""
+        """Return one line of JSON per step and sample; also write it to ``path`` if given."""
         return _written("".join(json.dumps(r) + "\n" for r in self._records()), path)
 
     def to_csv(self, path: str | Path | None = None) -> str:
-        """One line a step and sample under a header, to a file if one is named; returns the text."""
+        """Return CSV with one line per step and sample; also write it to ``path`` if given."""
         text = io.StringIO()
         writer = csv.DictWriter(text, ["step", "sample", "t", *COLUMNS], lineterminator="\n")
         writer.writeheader()

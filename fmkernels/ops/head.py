@@ -1,23 +1,23 @@
 """The variational head's end: sample z, its KL, and the statistics of the debugging notes, in one pass."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fmkernels import eager
-from fmkernels.backend import Op, register_autograd
-from fmkernels.ops import _check
+from fmkernels import checks, eager
+from fmkernels.autograd import head as gradients
+from fmkernels.backend import Op
 
 
 def _check_reparameterize(mu, logvar, eps, low, high):
-    _check.batched("reparameterize", "mu", mu)
-    _check.like("reparameterize", "logvar", logvar, "mu", mu)
-    _check.like("reparameterize", "eps", eps, "mu", mu)
+    checks.batched("reparameterize", "mu", mu)
+    checks.like("reparameterize", "logvar", logvar, "mu", mu)
+    checks.like("reparameterize", "eps", eps, "mu", mu)
 
 
-_REPARAMETERIZE = Op("reparameterize", eager.reparameterize, _check_reparameterize)
-_REPARAMETERIZE_BACKWARD = Op("reparameterize_backward", eager.reparameterize_backward)
+_REPARAMETERIZE = Op("reparameterize", eager.reparameterize, _check_reparameterize, gradients.reparameterize)
 
 
 def reparameterize(
@@ -36,11 +36,14 @@ def reparameterize(
     to mu and logvar; kl does not depend on eps.
     """
     if eps is None:
-        _check.batched("reparameterize", "mu", mu)
+        checks.batched("reparameterize", "mu", mu)
         wide = torch.float64 if mu.dtype == torch.float64 else torch.float32
         eps = torch.empty(mu.shape, device=mu.device, dtype=wide).normal_(generator=generator)
     if not isinstance(clamp, (tuple, list)) or [type(bound) in (int, float) for bound in clamp] != [True, True]:
         raise TypeError(f"reparameterize: clamp must be two numbers (low, high), got {clamp!r}")
+    for bound in clamp:
+        if abs(bound) != math.inf:
+            checks.number("reparameterize", "clamp", bound)
     low, high = clamp
     if not low <= high:
         raise ValueError(f"reparameterize: clamp must be (low, high), got {clamp!r}")
@@ -89,18 +92,3 @@ class HeadStats:
     def as_dict(self) -> dict[str, float]:
         """Floats under the log's names; the one copy to the host."""
         return dict(zip(_NAMES, self.values[: len(_NAMES)].tolist(), strict=True))
-
-
-def _save(ctx, inputs, output):
-    *tensors, ctx.low, ctx.high = inputs
-    ctx.mark_non_differentiable(output[2])
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors)
-
-
-def _backward(ctx, grad_z, grad_kl, _):
-    to_mu, to_logvar = _REPARAMETERIZE_BACKWARD(grad_z, grad_kl, *ctx.saved_tensors, ctx.low, ctx.high)
-    return to_mu, to_logvar, None, None, None
-
-
-register_autograd("reparameterize", _backward, _save)

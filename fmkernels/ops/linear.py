@@ -6,38 +6,67 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fmkernels import backend
-from fmkernels.ops import _check
+from fmkernels import checks, eager
+from fmkernels.backend import TorchOp, build_facts
 
-LARGE = 1 << 24  # multiplications: from here on csrc/autograd.cpp may choose another library for the product
+LARGE = int(build_facts().get("large_product", 0))  # multiplications: from here on it may use another library
+
+
+def _check_linear(x, weight, bias):
+    if not x:
+        raise ValueError("linear: x must have at least one part")
+    for i, part in enumerate(x):
+        name = f"x[{i}]" if len(x) > 1 else "x"
+        checks.tensor("linear", name, part)
+        if part.dtype == torch.bool:
+            raise TypeError(f"linear: {name} must be a tensor of numbers, got {part.dtype}")
+        if i:
+            checks.same_device("linear", name, part, "x[0]", x[0])
+        if part.dim() < 1 or part.shape[:-1] != x[0].shape[:-1]:
+            shapes = [tuple(p.shape) for p in x]
+            raise ValueError(f"linear: the parts of x must have one shape except for their widths, got {shapes}")
+    width = sum(part.shape[-1] for part in x)
+    checks.tensor("linear", "weight", weight)
+    if weight.dim() != 2 or weight.shape[1] != width:
+        raise ValueError(
+            f"linear: weight must have shape (out, {width}), {width} being x's width, got {tuple(weight.shape)}"
+        )
+    if bias is not None:
+        checks.tensor("linear", "bias", bias)
+        checks.shape("linear", "bias", bias, (len(weight),), "(out,)")
+    for name, other in (("weight", weight), ("bias", bias)):
+        if other is not None:
+            checks.same_device("linear", name, other, "x", x[0])
+            checks.same_dtype("linear", name, other, "x", x[0])
+
+
+def _fits(x, weight, bias):
+    return weight.is_cpu and checks.plain(weight, *x) and _plain_bias(weight, bias)
+
+
+def _plain_bias(weight, bias):
+    return bias is None or bias.shape == weight.shape[:1]  # torch's function would broadcast another one
+
+
+_LINEAR = TorchOp("linear", eager.linear, _check_linear, _fits)
 
 
 def linear(x: Tensor | Sequence[Tensor], weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x @ weight.T + bias``: ``F.linear``, in training one node of the graph instead of four.
+    """``x @ weight.T + bias``: ``F.linear``, in training as one node of the graph instead of four.
 
     x: (..., in), or a list of tensors taken as their concatenation on the last dimension, which is never made: each has
-    a product, into one sum. weight: (out, in), bias: (out,). Large fp32 products on an AMD CPU with AVX-512 are made by
-    oneDNN, there 5 to 15 % faster than by MKL. Second derivatives are torch's. It is ``F.linear`` itself on a GPU,
-    where that is as fast (small products without gradients), under autocast, torch.compile and torch.func, in
+    a product, into one sum. weight: (out, in), bias: (out,). On AMD CPUs with AVX-512, oneDNN computes large fp32
+    products, 5 to 15 % faster than MKL. Second derivatives are torch's. It is ``F.linear`` itself on a GPU, where that
+    is as fast (and for small products without gradients), under autocast, torch.compile and torch.func, in
     ``use_backend("eager")``, and without the compiled gradients.
     """
-    one = isinstance(x, Tensor)
-    if one and not torch.is_grad_enabled() and x.numel() * weight.size(0) < LARGE:
-        return F.linear(x, weight, bias)
-    parts = [x] if one else list(x)
-    if backend.gradients_in_cpp(weight) and _check.plain(weight, *parts):
-        return torch.ops.fmkernels.linear.default._op(parts, weight, bias)
-    if one:
-        return F.linear(x, weight, bias)
-    if not parts:
-        raise ValueError("linear: x must have at least one part")
-    shape = parts[0].shape[:-1]
-    if any(part.shape[:-1] != shape for part in parts):
-        raise ValueError(
-            f"linear: the parts of x must have one shape but for their widths, got {[tuple(p.shape) for p in parts]}"
-        )
-    columns = weight.split([part.shape[-1] for part in parts], dim=1)
-    y = F.linear(parts[0].reshape(-1, parts[0].shape[-1]), columns[0], bias)
-    for part, column in zip(parts[1:], columns[1:], strict=True):
-        y.addmm_(part.reshape(-1, part.shape[-1]).to(y.dtype), column.t().to(y.dtype))
-    return y.view(*shape, len(weight))
+    if isinstance(x, (list, tuple)):
+        return _LINEAR(x, weight, bias)
+    try:
+        direct = not x.is_cpu or (not torch.is_grad_enabled() and x.numel() * weight.size(0) < LARGE)
+        if direct and weight.dim() == 2 and x.device == weight.device and _plain_bias(weight, bias):
+            return F.linear(x, weight, bias)
+    except Exception:
+        _check_linear([x], weight, bias)
+        raise
+    return _LINEAR([x], weight, bias)

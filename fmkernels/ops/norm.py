@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fmkernels import eager
-from fmkernels.backend import Op, register_autograd
-from fmkernels.ops import _check
+from fmkernels import checks, eager
+from fmkernels.autograd import norm as gradients
+from fmkernels.backend import Op
 
 
 def _check_norm(x, scale, offset, residual, eps, center):
@@ -17,8 +17,8 @@ def _check_norm(x, scale, offset, residual, eps, center):
         raise ValueError(f"{op}: x must be a tensor or a non-empty list of tensors")
     for i, part in enumerate(x):
         name = f"x[{i}]" if len(x) > 1 else "x"
-        _check.batched(op, name, part)
-        _check.same_device(op, name, part, "x[0]", x[0])
+        checks.batched(op, name, part)
+        checks.same_device(op, name, part, "x[0]", x[0])
         if part.shape[:-1] != x[0].shape[:-1]:
             raise ValueError(f"{op}: {name} must agree with x[0] but for the last dimension, got {tuple(part.shape)}")
         if part.dtype != x[0].dtype:
@@ -27,8 +27,8 @@ def _check_norm(x, scale, offset, residual, eps, center):
     for name, parameter in ((scale_name, scale), (offset_name, offset)):
         if parameter is None and name == "offset":
             continue
-        _check.floating(op, name, parameter)
-        _check.same_device(op, name, parameter, "x", x[0])
+        checks.floating(op, name, parameter)
+        checks.same_device(op, name, parameter, "x", x[0])
         # The rank first: comparing tuples of other lengths would tie B to D in a compiled graph.
         fits = parameter.dim() in (1, 2) and parameter.shape[-1] == width
         if not fits or (parameter.dim() == 2 and parameter.shape[0] not in (1, batch)):
@@ -44,8 +44,8 @@ def _check_norm(x, scale, offset, residual, eps, center):
     if residual is not None:
         if len(x) > 1:
             raise ValueError(f"{op}: residual goes with a single tensor x, got a list of {len(x)}")
-        _check.like(op, "residual", residual, "x", x[0])
-    _check.number(op, "eps", eps)
+        checks.like(op, "residual", residual, "x", x[0])
+    checks.number(op, "eps", eps)
 
 
 def _check_norm_out(x, scale, offset, residual, eps, center, y, summed):
@@ -57,28 +57,26 @@ def _check_norm_out(x, scale, offset, residual, eps, center, y, summed):
     for name, out in (("out" if summed is None else "out[0]", y), ("out[1]", summed)):
         if out is None:
             continue
-        _check.floating(op, name, out)
-        _check.same_device(op, name, out, "x", x[0])
-        _check.shape(op, name, out, shape, "x's, with the width of all its parts")
+        checks.floating(op, name, out)
+        checks.same_device(op, name, out, "x", x[0])
+        checks.shape(op, name, out, shape, "x's, with the width of all its parts")
         if out.dtype != dtype:
             raise TypeError(f"{op}: {name} must be {dtype}, the result's dtype, got {out.dtype}")
-        _check.writable(op, name, out, **inputs)
+        checks.writable(op, name, out, **inputs)
         inputs[name] = out
 
 
 def _check_gelu_mul(a, b):
-    _check.floating("gelu_mul", "a", a)
+    checks.floating("gelu_mul", "a", a)
     if b is not None:
-        _check.like("gelu_mul", "b", b, "a", a)
+        checks.like("gelu_mul", "b", b, "a", a)
     elif a.dim() < 1 or a.shape[-1] % 2:
         raise ValueError(f"gelu_mul: a holds both halves, so its last dimension must be even, got {tuple(a.shape)}")
 
 
-_NORM = Op("td_norm", eager.td_norm, _check_norm)
+_NORM = Op("td_norm", eager.td_norm, _check_norm, gradients.td_norm)
 _NORM_OUT = Op("td_norm_out", eager.td_norm_out, _check_norm_out)
-_NORM_BACKWARD = Op("td_norm_backward", eager.td_norm_backward)
-_GELU_MUL = Op("gelu_mul", eager.gelu_mul, _check_gelu_mul)
-_GELU_MUL_BACKWARD = Op("gelu_mul_backward", eager.gelu_mul_backward)
+_GELU_MUL = Op("gelu_mul", eager.gelu_mul, _check_gelu_mul, gradients.gelu_mul)
 
 
 def _same_rows(scale, offset):
@@ -101,9 +99,9 @@ def _norm(x, scale, offset, residual, eps, center, out):
     if pair == (residual is None) or (pair and len(out) != 2):
         raise ValueError(f"{op}: out must be {'a tensor' if residual is None else '(y, sum), because of residual'}")
     y, summed = out if pair else (out, None)
-    _check.no_gradient(op, "out", *x, scale, offset, residual, y, summed)
+    checks.no_gradient(op, "out", *x, scale, offset, residual, y, summed)
     _NORM_OUT(x, scale, offset, residual, eps, center, y, summed)
-    _check.written(y, summed)
+    checks.written(y, summed)
     return out
 
 
@@ -124,7 +122,7 @@ def td_rms_norm(
     ``out`` (two tensors with ``residual``) receives the result instead of fresh memory, without gradients.
     """
     if type(eps) is not float:
-        _check.number("td_rms_norm", "eps", eps)
+        checks.number("td_rms_norm", "eps", eps)
     return _norm([x], scale, offset, residual, eps, False, out)
 
 
@@ -145,7 +143,7 @@ def td_layer_norm(
     """
     parts = list(x) if isinstance(x, (list, tuple)) else [x]
     if type(eps) is not float:
-        _check.number("td_layer_norm", "eps", eps)
+        checks.number("td_layer_norm", "eps", eps)
     return _norm(parts, weight, bias, residual, eps, True, out)
 
 
@@ -156,45 +154,3 @@ def gelu_mul(a: Tensor, b: Tensor | None = None) -> Tensor:
     first, and the result has half its width.
     """
     return _GELU_MUL(a, b)
-
-
-def _save_norm(ctx, inputs, output):
-    x, scale, offset, residual, eps, center = inputs
-    _, summed, stat = output
-    dtypes = x[0].dtype, offset is not None and offset.dtype, residual is not None and residual.dtype
-    ctx.settings = eps, center, *dtypes
-    ctx.mark_non_differentiable(stat)
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(scale, stat, *(x if residual is None else [summed]))
-
-
-def _backward_norm(ctx, grad_y, grad_sum, _):
-    scale, stat, *s = ctx.saved_tensors
-    eps, center, x_dtype, offset_dtype, residual_dtype = ctx.settings
-    grad_sum = grad_sum if residual_dtype else None
-    if grad_y is None:  # only x + residual was used
-        grad, to_scale, to_offset = grad_sum, None, None
-    else:
-        grad, to_scale, to_offset = _NORM_BACKWARD(grad_y, grad_sum, s, scale, stat, eps, center)
-        to_scale = to_scale.to(scale.dtype)
-        to_offset = to_offset.to(offset_dtype) if offset_dtype else None
-    if grad is None:
-        return [None] * len(s), None, None, None, None, None
-    to_x = grad.to(x_dtype)
-    to_x = to_x.split([part.shape[-1] for part in s], dim=-1) if len(s) > 1 else [to_x]
-    return [*to_x], to_scale, to_offset, grad.to(residual_dtype) if residual_dtype else None, None, None
-
-
-def _save_gelu_mul(ctx, inputs, output):
-    a, b = inputs
-    ctx.save_for_backward(a, b)
-
-
-def _backward_gelu_mul(ctx, grad):
-    a, b = ctx.saved_tensors
-    to_a, to_b = _GELU_MUL_BACKWARD(grad, a, b)
-    return to_a, to_b if b is not None else None
-
-
-register_autograd("td_norm", _backward_norm, _save_norm)
-register_autograd("gelu_mul", _backward_gelu_mul, _save_gelu_mul)

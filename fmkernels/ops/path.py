@@ -5,23 +5,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fmkernels import eager
-from fmkernels.backend import Op, register_autograd
-from fmkernels.ops import _check
+from fmkernels import checks, eager
+from fmkernels.autograd import path as gradients
+from fmkernels.backend import Op
 
 
 def _check_t(op, t, name, ref):
-    _check.floating(op, "t", t)
-    _check.same_device(op, "t", t, name, ref)
+    checks.floating(op, "t", t)
+    checks.same_device(op, "t", t, name, ref)
     batch = ref.shape[0]
     if t.numel() != batch or (t.dim() > 0 and t.shape[0] != batch) or t.dim() == 0:
         raise ValueError(f"{op}: t must have shape ({batch},), one time a sample, got {tuple(t.shape)}")
 
 
 def _check_ends(op, x0, x1, sigma_min, sigma_max):
-    _check.batched(op, "x0", x0)
-    _check.like(op, "x1", x1, "x0", x0)
-    _check.sigmas(op, sigma_min, sigma_max)
+    checks.batched(op, "x0", x0)
+    checks.like(op, "x1", x1, "x0", x0)
+    checks.sigmas(op, sigma_min, sigma_max)
 
 
 def _check_psi(t, x0, x1, sigma_min, sigma_max):
@@ -41,18 +41,18 @@ def _check_flow_pair(t, x0, x1, sigma_min, sigma_max, dtype):
 
 
 def _check_target(op, v_pred, x0, x1, v_target, sigma_min, sigma_max):
-    _check.batched(op, "v_pred", v_pred)
+    checks.batched(op, "v_pred", v_pred)
     if v_target is not None:
         for name, x in (("x0", x0), ("x1", x1)):
             if x is not None:
                 raise ValueError(f"{op}: give x0 and x1, or v_target, not {name} with v_target")
-        _check.like(op, "v_target", v_target, "v_pred", v_pred)
+        checks.like(op, "v_target", v_target, "v_pred", v_pred)
     for name, x in (("x0", x0), ("x1", x1)):
         if v_target is None:
             if x is None:
                 raise ValueError(f"{op}: {name} is missing: give x0 and x1, or v_target")
-            _check.like(op, name, x, "v_pred", v_pred)
-    _check.sigmas(op, sigma_min, sigma_max)
+            checks.like(op, name, x, "v_pred", v_pred)
+    checks.sigmas(op, sigma_min, sigma_max)
 
 
 def _check_velocity_stats(v_pred, x0, x1, v_target, sigma_min, sigma_max):
@@ -62,19 +62,17 @@ def _check_velocity_stats(v_pred, x0, x1, v_target, sigma_min, sigma_max):
 def _check_flow_loss(v_pred, x0, x1, v_target, weight, sigma_min, sigma_max):
     _check_target("flow_loss", v_pred, x0, x1, v_target, sigma_min, sigma_max)
     if weight is not None:
-        _check.floating("flow_loss", "weight", weight)
-        _check.same_device("flow_loss", "weight", weight, "v_pred", v_pred)
-        _check.shape("flow_loss", "weight", weight, (v_pred.shape[0],), "one weight a sample")
+        checks.floating("flow_loss", "weight", weight)
+        checks.same_device("flow_loss", "weight", weight, "v_pred", v_pred)
+        checks.shape("flow_loss", "weight", weight, (v_pred.shape[0],), "one weight a sample")
 
 
-_PSI = Op("psi", eager.psi, _check_psi)
-_PSI_BACKWARD = Op("psi_backward", eager.psi_backward)
-_DT_PSI = Op("dt_psi", eager.dt_psi, _check_dt_psi)
-_FLOW_PAIR = Op("flow_pair", eager.flow_pair, _check_flow_pair)
+_PSI = Op("psi", eager.psi, _check_psi, gradients.psi)
+_DT_PSI = Op("dt_psi", eager.dt_psi, _check_dt_psi, gradients.dt_psi)
+_FLOW_PAIR = Op("flow_pair", eager.flow_pair, _check_flow_pair, gradients.flow_pair)
 _VELOCITY_STATS = Op("velocity_stats", eager.velocity_stats, _check_velocity_stats)
 _VELOCITY_SUMMARY = Op("velocity_summary", eager.velocity_summary)
-_FLOW_LOSS = Op("flow_loss", eager.flow_loss, _check_flow_loss)
-_FLOW_LOSS_BACKWARD = Op("flow_loss_backward", eager.flow_loss_backward)
+_FLOW_LOSS = Op("flow_loss", eager.flow_loss, _check_flow_loss, gradients.flow_loss)
 
 
 def psi(t: Tensor, x0: Tensor, x1: Tensor, sigma_min: float = 1e-5, sigma_max: float = 1.0) -> Tensor:
@@ -83,7 +81,7 @@ def psi(t: Tensor, x0: Tensor, x1: Tensor, sigma_min: float = 1e-5, sigma_max: f
     t: (B,), or (B, 1, ...). x0, x1: (B, ...). Computed in fp32, rounded once to the promoted dtype of
     x0 and x1. Gradients go to x0 and x1.
     """
-    _check.sigmas("psi", sigma_min, sigma_max)
+    checks.sigmas("psi", sigma_min, sigma_max)
     return _PSI(t, x0, x1, sigma_min, sigma_max)
 
 
@@ -91,7 +89,7 @@ def Dt_psi(t: Tensor, x0: Tensor, x1: Tensor, sigma_min: float = 1e-5, sigma_max
     """``(sigma_min/sigma_max - 1) x0 + x1``, the time derivative of :func:`psi`: t does not enter."""
     if t is not None and isinstance(x0, Tensor) and x0.dim():
         _check_t("Dt_psi", t, "x0", x0)
-    _check.sigmas("Dt_psi", sigma_min, sigma_max)
+    checks.sigmas("Dt_psi", sigma_min, sigma_max)
     return _DT_PSI(x0, x1, sigma_min, sigma_max)
 
 
@@ -109,7 +107,7 @@ def flow_pair(
     Both in ``dtype`` (default: promoted from x0 and x1), computed in fp32 and rounded once. x_t carries
     gradients to x0 and x1; the target carries none, by construction.
     """
-    _check.sigmas("flow_pair", sigma_min, sigma_max)
+    checks.sigmas("flow_pair", sigma_min, sigma_max)
     return _FLOW_PAIR(t, x0, x1, sigma_min, sigma_max, dtype)
 
 
@@ -128,7 +126,7 @@ def velocity_stats(
     The target is ``v_target``, or ``Dt_psi(t, x0, x1)``, which is then never written to memory.
     t: (B,), only for :meth:`VelocityStats.by_t`.
     """
-    _check.sigmas("velocity_stats", sigma_min, sigma_max)
+    checks.sigmas("velocity_stats", sigma_min, sigma_max)
     with torch.no_grad():
         sums = _VELOCITY_STATS(v_pred, x0, x1, v_target, sigma_min, sigma_max)
     return VelocityStats(sums, v_pred[:1].numel(), _times("velocity_stats", t, v_pred))
@@ -154,7 +152,7 @@ def flow_loss(
     """
     if reduction not in ("mean", "none"):
         raise ValueError(f"flow_loss: reduction must be 'mean' or 'none', got {reduction!r}")
-    _check.sigmas("flow_loss", sigma_min, sigma_max)
+    checks.sigmas("flow_loss", sigma_min, sigma_max)
     loss, sums = _FLOW_LOSS(v_pred, x0, x1, v_target, weight, sigma_min, sigma_max)
     t = _times("flow_loss", t, v_pred)
     if reduction == "mean":
@@ -228,47 +226,3 @@ class VelocityStats:
             if count:
                 out[f"flow/nmse_t{k}"], out[f"flow/cos_t{k}"] = nmse, cos
         return out
-
-
-def _save_psi(ctx, inputs, output):
-    t, x0, x1, ctx.sigma_min, ctx.sigma_max, *_ = inputs
-    ctx.save_for_backward(t, x0, x1)
-
-
-def _backward_psi(ctx, grad):
-    return None, *_PSI_BACKWARD(grad, *ctx.saved_tensors, ctx.sigma_min, ctx.sigma_max), None, None
-
-
-def _save_flow_pair(ctx, inputs, output):
-    ctx.mark_non_differentiable(output[1])
-    _save_psi(ctx, inputs, output)
-
-
-def _backward_flow_pair(ctx, grad, _):
-    return *_backward_psi(ctx, grad), None
-
-
-def _save_dt_psi(ctx, inputs, output):
-    x0, x1, sigma_min, sigma_max = inputs
-    ctx.ratio, ctx.dtypes = sigma_min / sigma_max - 1, (x0.dtype, x1.dtype)
-
-
-def _backward_dt_psi(ctx, grad):
-    return (ctx.ratio * grad).to(ctx.dtypes[0]), grad.to(ctx.dtypes[1]), None, None
-
-
-def _save_flow_loss(ctx, inputs, output):
-    *tensors, ctx.sigma_min, ctx.sigma_max = inputs
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(*tensors)
-
-
-def _backward_flow_loss(ctx, grad, _):
-    to_pred = _FLOW_LOSS_BACKWARD(grad, *ctx.saved_tensors, ctx.sigma_min, ctx.sigma_max)
-    return to_pred, None, None, None, None, None, None
-
-
-register_autograd("psi", _backward_psi, _save_psi)
-register_autograd("flow_loss", _backward_flow_loss, _save_flow_loss)
-register_autograd("flow_pair", _backward_flow_pair, _save_flow_pair)
-register_autograd("dt_psi", _backward_dt_psi, _save_dt_psi)

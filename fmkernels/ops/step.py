@@ -3,14 +3,13 @@
 import torch
 from torch import Tensor
 
-from fmkernels import eager
+from fmkernels import checks, eager
 from fmkernels.backend import Op
-from fmkernels.ops import _check
 
 
 def _check_step(x, v, v_prev, v_uncond, dt, dt_tensor, a, b, guidance, gain, low, stats):
     op = "euler_step_" if v_prev is None else "multistep_step_"
-    _check.batched(op, "x", x)
+    checks.batched(op, "x", x)
     if x.dtype not in (torch.float32, torch.float64):
         raise TypeError(
             f"{op}: x must be float32 or float64, got {x.dtype}: a half-precision state swallows the steps; "
@@ -18,30 +17,30 @@ def _check_step(x, v, v_prev, v_uncond, dt, dt_tensor, a, b, guidance, gain, low
         )
     for name, value in (("v", v), ("v_prev", v_prev), ("v_uncond", v_uncond), ("low", low)):
         if value is not None or name == "v":
-            _check.like(op, name, value, "x", x)
+            checks.like(op, name, value, "x", x)
     if stats is not None:
-        _check.floating(op, "stats", stats)
-        _check.same_device(op, "stats", stats, "x", x)
-        _check.shape(op, "stats", stats, (x.shape[0], 5), "(B, 5)")
+        checks.floating(op, "stats", stats)
+        checks.same_device(op, "stats", stats, "x", x)
+        checks.shape(op, "stats", stats, (x.shape[0], 5), "(B, 5)")
         if stats.dtype != torch.float32:
             raise TypeError(f"{op}: stats must be float32, got {stats.dtype}")
     for name, value in (("a", a), ("b", b), ("guidance", guidance), ("gain", gain)):
-        _check.number(op, name, value)
+        checks.number(op, name, value)
     if dt_tensor is None:
-        _check.number(op, "dt", dt)
+        checks.number(op, "dt", dt)
     else:
-        _check.floating(op, "dt", dt_tensor)
-        _check.same_device(op, "dt", dt_tensor, "x", x)
+        checks.floating(op, "dt", dt_tensor)
+        checks.same_device(op, "dt", dt_tensor, "x", x)
         if dt_tensor.numel() != 1:
             raise ValueError(f"{op}: dt must be a number or a one-element tensor, got shape {tuple(dt_tensor.shape)}")
-        if dt_tensor.device.type == "cpu" and not _check.traced() and not torch.isfinite(dt_tensor).all():
+        if dt_tensor.device.type == "cpu" and not checks.traced() and not torch.isfinite(dt_tensor).all():
             raise ValueError(f"{op}: dt must be finite, got {dt_tensor.item()}")
     read = {"v": v, "v_prev": v_prev, "v_uncond": v_uncond, "dt": dt_tensor}
     if stats is not None:
-        _check.writable(op, "stats", stats, x=x, **read, low=low)
+        checks.writable(op, "stats", stats, x=x, **read, low=low)
     if low is not None:
-        _check.writable(op, "low", low, x=x, **read)
-    _check.writable(op, "x", x, **read)
+        checks.writable(op, "low", low, x=x, **read)
+    checks.writable(op, "x", x, **read)
 
 
 _STEP = Op("step_", eager.step_, _check_step)
@@ -98,11 +97,11 @@ def _step(x, v, v_prev, dt, a, b, v_uncond, guidance, gain, low, stats, op):
     if isinstance(dt, Tensor):
         dt, dt_tensor = 0.0, dt
     else:
-        _check.number(op, "dt", dt)
+        checks.number(op, "dt", dt)
     for name, value in (("a", a), ("b", b), ("guidance", guidance), ("gain", gain)):
         if type(value) is not float:
-            _check.number(op, name, value)
-    _check.no_gradient(op, "x", x, v, v_prev, v_uncond, dt_tensor, low, stats)
+            checks.number(op, name, value)
+    checks.no_gradient(op, "x", x, v, v_prev, v_uncond, dt_tensor, low, stats)
     _STEP(x, v, v_prev, v_uncond, dt, dt_tensor, a, b, guidance, gain, low, stats)
-    _check.written(x, low, stats)
+    checks.written(x, low, stats)
     return x

@@ -7,42 +7,42 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fmkernels import backend, eager
-from fmkernels.backend import Op, register_autograd
+from fmkernels import checks, eager
+from fmkernels.autograd import tdp as gradients
+from fmkernels.backend import Op, current, native_cpu
 from fmkernels.eager._dtypes import promoted
-from fmkernels.ops import _check
 
 Params = Sequence[tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def _check_times(op, times, param0):
-    _check.floating(op, "times", times)
-    _check.same_device(op, "times", times, "param0", param0)
+    checks.floating(op, "times", times)
+    checks.same_device(op, "times", times, "param0", param0)
     if times.dim() != 1:
         raise ValueError(f"{op}: times must be one-dimensional (T,), got shape {tuple(times.shape)}")
 
 
 def _check_params(op, param0, param1, weight, bias):
-    _check.floating(op, "param0", param0)
+    checks.floating(op, "param0", param0)
     for name, x in (("param1", param1), ("weight", weight), ("bias", bias)):
-        _check.like(op, name, x, "param0", param0)
+        checks.like(op, name, x, "param0", param0)
 
 
 def _check_tdp(param0, param1, weight, bias, times, weight_offset):
     _check_params("tdp", param0, param1, weight, bias)
     _check_times("tdp", times, param0)
-    _check.number("tdp", "weight_offset", weight_offset)
+    checks.number("tdp", "weight_offset", weight_offset)
 
 
 def _check_tdp_out(param0, param1, weight, bias, times, weight_offset, out):
     _check_tdp(param0, param1, weight, bias, times, weight_offset)
-    _check.floating("tdp", "out", out)
-    _check.same_device("tdp", "out", out, "param0", param0)
-    _check.shape("tdp", "out", out, (times.shape[0], *param0.shape), "(T, *param0.shape)")
+    checks.floating("tdp", "out", out)
+    checks.same_device("tdp", "out", out, "param0", param0)
+    checks.shape("tdp", "out", out, (times.shape[0], *param0.shape), "(T, *param0.shape)")
     dtype = torch.promote_types(param0.dtype, param1.dtype)
     if out.dtype != dtype:
         raise TypeError(f"tdp: out must be {dtype}, the promotion of param0 and param1, got {out.dtype}")
-    _check.writable("tdp", "out", out, param0=param0, param1=param1, weight=weight, bias=bias, times=times)
+    checks.writable("tdp", "out", out, param0=param0, param1=param1, weight=weight, bias=bias, times=times)
 
 
 def _check_lists(param0, param1, weight, bias):
@@ -50,20 +50,20 @@ def _check_lists(param0, param1, weight, bias):
         raise ValueError("tdp_group: params must be a non-empty list of (param0, param1, weight, bias)")
     for i, four in enumerate(zip(param0, param1, weight, bias, strict=True)):
         _check_params(f"tdp_group: params[{i}]", *four)
-        _check.same_device("tdp_group", f"params[{i}]", four[0], "params[0]", param0[0])
+        checks.same_device("tdp_group", f"params[{i}]", four[0], "params[0]", param0[0])
 
 
 def _check_group(param0, param1, weight, bias, times, weight_offset):
     _check_lists(param0, param1, weight, bias)
     _check_times("tdp_group", times, param0[0])
-    _check.number("tdp_group", "weight_offset", weight_offset)
+    checks.number("tdp_group", "weight_offset", weight_offset)
 
 
 def _check_group_out(param0, param1, weight, bias, times, weight_offset, out):
     _check_group(param0, param1, weight, bias, times, weight_offset)
-    _check.floating("tdp_group", "out", out)
-    _check.same_device("tdp_group", "out", out, "params[0]", param0[0])
-    _check.shape("tdp_group", "out", out, (times.shape[0], sum(p.numel() for p in param0)), "(T, total)")
+    checks.floating("tdp_group", "out", out)
+    checks.same_device("tdp_group", "out", out, "params[0]", param0[0])
+    checks.shape("tdp_group", "out", out, (times.shape[0], sum(p.numel() for p in param0)), "(T, total)")
     dtype = promoted(*param0, *param1)
     if out.dtype != dtype:
         raise TypeError(f"tdp_group: out must be {dtype}, the promotion of param0 and param1, got {out.dtype}")
@@ -71,12 +71,10 @@ def _check_group_out(param0, param1, weight, bias, times, weight_offset, out):
         raise ValueError(f"tdp_group: out must be dense, got strides {out.stride()}; use group.buffer(T)")
 
 
-_TDP = Op("tdp", eager.tdp, _check_tdp)
+_TDP = Op("tdp", eager.tdp, _check_tdp, gradients.tdp)
 _TDP_OUT = Op("tdp_out", eager.tdp_out, _check_tdp_out)
-_TDP_BACKWARD = Op("tdp_backward", eager.tdp_backward)
-_GROUP = Op("tdp_group", eager.tdp_group, _check_group)
+_GROUP = Op("tdp_group", eager.tdp_group, _check_group, gradients.tdp_group)
 _GROUP_OUT = Op("tdp_group_out", eager.tdp_group_out, _check_group_out)
-_GROUP_BACKWARD = Op("tdp_group_backward", eager.tdp_group_backward)
 
 
 def tdp(
@@ -97,12 +95,12 @@ def tdp(
     tensors, summed over k. ``out`` receives the result instead of a fresh tensor (no gradients then).
     """
     if type(weight_offset) is not float:
-        _check.number("tdp", "weight_offset", weight_offset)
+        checks.number("tdp", "weight_offset", weight_offset)
     if out is None:
         return _TDP(param0, param1, weight, bias, times, weight_offset)
-    _check.no_gradient("tdp", "out", out, param0, param1, weight, bias, times)
+    checks.no_gradient("tdp", "out", out, param0, param1, weight, bias, times)
     _TDP_OUT(param0, param1, weight, bias, times, weight_offset, out)
-    _check.written(out)
+    checks.written(out)
     return out
 
 
@@ -135,12 +133,14 @@ class TdpGroup:
 
     params: a list of (param0, param1, weight, bias), each four of one shape, all on one device. The
     tensors are held by reference: a parameter that is trained, loaded or moved in place is read where it is
-    now. A parameter *object* that was replaced (``load_state_dict(assign=True)``) needs a new group.
+    now. A parameter *object* that was replaced (``load_state_dict(assign=True)``) or reshaped needs a new group.
     ``group.buffer(T)`` is a reusable output, the same object on every call with the same T.
     """
 
+    native_handle = True  # False: the parameters are passed to the op at every call, also on the CPU
+
     def __init__(self, params: Params, *, weight_offset: float = 1.0):
-        _check.number("tdp_group", "weight_offset", weight_offset)
+        checks.number("tdp_group", "weight_offset", weight_offset)
         try:
             self.params = [tuple(four) for four in params]
         except TypeError:
@@ -181,6 +181,12 @@ class TdpGroup:
         self._buffers: dict[int, GroupBuffer] = {}
         return self.dtype != known
 
+    def check_shapes(self) -> None:
+        """Raise ValueError for a parameter that was reshaped; the native call compares the shapes itself."""
+        for i, (p, shape) in enumerate(zip(self.lists[0], self.shapes, strict=True)):
+            if p.shape != shape:
+                checks.shape("tdp_group", f"params[{i}]", p, shape, "as when the group was made; make a new one")
+
     def look(self) -> torch.dtype:
         """The outputs' dtype, as the first parameter has it now."""
         first = self.lists[0][0]
@@ -210,6 +216,7 @@ class TdpGroup:
     def pin(self) -> int:
         """The native handle of the group, made on first use and freed with it."""
         if self._pin is None:
+            self.check_shapes()
             self._pin = torch.ops.fmkernels.tdp_pin.default([p for four in self.params for p in four])
             weakref.finalize(self, torch.ops.fmkernels.tdp_unpin.default, self._pin).atexit = False
         return self._pin
@@ -229,44 +236,49 @@ def tdp_group(group: TdpGroup | Params, times: Tensor, *, out: GroupBuffer | Non
     )
     if out is not None:
         _check_buffer(group, times, out, grads)
-    if grads and not _check.traced() and not backend.eager_forced():
-        return _with_gradients(group, times)
-    if not grads and not _check.traced():
-        flat = _evaluated(group, times, None if out is None else out.flat)
-    elif out is None:
-        flat = _GROUP(*group.lists, times, group.weight_offset)
-    else:
-        flat = out.flat
-        _GROUP_OUT(*group.lists, times, group.weight_offset, flat)
-    if out is None:
-        return GroupBuffer(flat, group)
-    _check.written(flat)
+    try:
+        if grads and not checks.traced() and current() != "eager":
+            return _in_parts(group, times)
+        flat = _evaluated(group, times, None if out is None else out.flat, grads)
+        if out is None:
+            return GroupBuffer(flat, group)
+    except Exception:
+        _check_group(*group.lists, times, group.weight_offset)
+        group.check_shapes()
+        if not group.refresh():
+            raise
+        if out is None:
+            return tdp_group(group, times)
+        raise ValueError(f"tdp_group: out must be {group.dtype} now, got {out.flat.dtype}: make a new buffer") from None
+    checks.written(flat)
     return out
 
 
-def _native(group):
-    return backend.native_cpu() and group.lists[0][0].is_cpu and not _check.traced()
+def _in_parts(group, times):
+    """One output per parameter: an unused one gets no gradient, and backward may run several times."""
+    group.check_shapes()
+    if current() != "auto":
+        _GROUP.check_device(times)
+    return gradients.tdp_group_parts(list(itertools.chain(*group.lists)), times, group.weight_offset)
 
 
-def _evaluated(group, times, out):
-    """The parameters at these times, in ``out`` or a fresh (T, total) tensor; on the CPU by the native handle."""
-    try:
+def _evaluated(group, times, out, grads):
+    """(T, total), in ``out`` if there is one."""
+    # Passing 684 tensors through the dispatcher takes longer than the arithmetic: a handle spares that.
+    if group.native_handle and not grads and native_cpu() and group.lists[0][0].is_cpu and not checks.traced():
         flat = group.fresh(times.shape[0]) if out is None else out
-        if _native(group):
-            with torch._C._AutoDispatchBelowAutograd():
-                torch.ops.fmkernels.tdp_pinned.default(group.pin(), times, group.weight_offset, flat)
-        else:
-            _GROUP_OUT(*group.lists, times, group.weight_offset, flat)
+        with torch._C._AutoDispatchBelowAutograd():
+            torch.ops.fmkernels.tdp_pinned.default(group.pin(), times, group.weight_offset, flat)
         return flat
-    except Exception:
-        _check_group(*group.lists, times, group.weight_offset)
-        for i, (p, shape) in enumerate(zip(group.lists[0], group.shapes, strict=True)):
-            _check.shape("tdp_group", f"params[{i}]", p, shape, "as when the group was made; make a new one")
-        if not group.refresh():
-            raise
-        if out is not None:
-            raise ValueError(f"tdp_group: out must be {group.dtype} now, got {out.dtype}: make a new buffer") from None
-        return _evaluated(group, times, None)
+    group.check_shapes()
+    # On GPUs, and where the graph must contain the tensors: torch.compile, torch.func, dispatch modes.
+    if out is None:
+        if not checks.traced():
+            group.look()
+        return _GROUP(*group.lists, times, group.weight_offset)
+    # The caller's buffer, whose address a captured graph keeps.
+    _GROUP_OUT(*group.lists, times, group.weight_offset, out)
+    return out
 
 
 def _check_buffer(group, times, out, grads):
@@ -275,100 +287,4 @@ def _check_buffer(group, times, out, grads):
     if grads:
         raise ValueError("tdp_group: out does not carry gradients; call it under torch.no_grad() or leave out out")
     _check_times("tdp_group", times, group.lists[0][0])
-    _check.shape("tdp_group", "out", out.flat, (times.shape[0], group.total), "(T, total), from group.buffer(T)")
-
-
-def _save(ctx, inputs, output):
-    *tensors, ctx.weight_offset = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _backward(ctx, grad):
-    return *_TDP_BACKWARD(grad, *ctx.saved_tensors, ctx.weight_offset), None
-
-
-def _save_group(ctx, inputs, output):
-    *lists, times, ctx.weight_offset = inputs
-    ctx.save_for_backward(times, *itertools.chain(*lists))
-
-
-def _backward_group(ctx, grad):
-    times, *tensors = ctx.saved_tensors
-    count = len(tensors) // 4
-    lists = [tensors[i * count : (i + 1) * count] for i in range(4)]
-    return *_gradients(grad, lists, times, ctx.weight_offset), None
-
-
-def _gradients(grad, lists, times, weight_offset):
-    """The gradients of the four lists, and of times."""
-    rows, to_times = _GROUP_BACKWARD(grad, *lists, times, weight_offset)
-    sizes = [p.numel() for p in lists[0]]
-    grads = [
-        [_as(p, g) for g, p in zip(row.split(sizes), column, strict=True)]
-        for row, column in zip(rows.unbind(0), lists, strict=True)
-    ]
-    return *grads, to_times
-
-
-def _with_gradients(group, times):
-    """An output a parameter, by csrc/autograd.cpp, or by the function below where that is not loaded."""
-    flat = list(itertools.chain(*group.lists))
-    if not backend.gradients_in_cpp(flat[0]):
-        return list(_Group.run(group, times, flat))
-    try:
-        return torch.ops.fmkernels.tdp_group_parts.default._op(flat, times, group.weight_offset)
-    except Exception:
-        _check_group(*group.lists, times, group.weight_offset)
-        raise
-
-
-class _Group(torch.autograd.Function):
-    """The op ``tdp_group`` for plain training, with an output a parameter.
-
-    The registered op takes 684 arguments through pytrees, 2 ms, and has one output: backward could run once, and would
-    give every parameter a gradient, also one that was not used. Here only those used take part, as often as asked.
-    """
-
-    @staticmethod
-    def run(group, times, flat):
-        # Not _Group.apply, which first looks through all arguments for torch.func's wrappers: there are none.
-        return super(torch.autograd.Function, _Group).apply(group, times, *flat)
-
-    @staticmethod
-    def forward(ctx, group, times, *flat):
-        ctx.set_materialize_grads(False)
-        # Not saved for backward: what is saved is freed by the first of several backwards.
-        ctx.inputs, ctx.versions = (times, *flat), [x._version for x in (times, *flat)]
-        ctx.weight_offset = group.weight_offset
-        return tuple(GroupBuffer(_evaluated(group, times, None), group))
-
-    @staticmethod
-    def backward(ctx, *grads):
-        times, *flat = ctx.inputs
-        if [x._version for x in ctx.inputs] != ctx.versions:
-            raise RuntimeError(
-                "tdp_group: a parameter was changed in place between this forward and its backward (by an optimizer's "
-                "step?); its gradient would be of the new value"
-            )
-        count = len(grads)
-        used = [i for i, grad in enumerate(grads) if grad is not None]
-        result = [None] * len(flat)
-        if not used:
-            return None, None, *result
-        grad = torch.cat([grads[i].reshape(len(times), flat[i].numel()) for i in used], dim=1)
-        lists = [[flat[column * count + i] for i in used] for column in range(4)]
-        *columns, to_times = _gradients(grad, lists, times, ctx.weight_offset)
-        for column, values in enumerate(columns):
-            for i, value in zip(used, values, strict=True):
-                result[column * count + i] = value
-        return None, to_times, *result
-
-
-def _as(p, g):
-    """g shaped and typed as p; asked 684 times a step, so nothing is called that does nothing."""
-    g = g if p.dim() == 1 else g.view(p.shape)
-    return g if g.dtype == p.dtype else g.to(p.dtype)
-
-
-register_autograd("tdp", _backward, _save)
-register_autograd("tdp_group", _backward_group, _save_group)
+    checks.shape("tdp_group", "out", out.flat, (times.shape[0], group.total), "(T, total), from group.buffer(T)")

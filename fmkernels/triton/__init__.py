@@ -1,7 +1,7 @@
-"""The ops as Triton kernels, for NVIDIA and AMD GPUs without nvcc: one module a family, the same stems as csrc.
+"""The ops as Triton kernels, for AMD GPUs and for NVIDIA GPUs without nvcc: one module per family.
 
-Importing this imports triton; ``backend.py`` does so with the first call these serve. No kernel computes in fp64:
-calls with float64 tensors (but for the step's dt) are the eager ops', also here.
+Importing this module imports triton; the backend does so at the first call that uses these kernels. There are no fp64
+kernels: calls with float64 tensors use the eager ops, except for the dt of a step.
 """
 
 from fmkernels.triton.head import reparameterize, reparameterize_backward
@@ -20,8 +20,8 @@ from fmkernels.triton.path import (
 from fmkernels.triton.step import step_
 from fmkernels.triton.tdp import tdp, tdp_backward, tdp_group, tdp_group_backward, tdp_group_out, tdp_out
 
-# Launches of each op on dense tensors, at most. The second adds up partial sums; that of a wide norm's backward reads
-# grad and s once more.
+# Maximum number of launches per op on dense tensors. The second one adds up partial sums; in the backward of a wide
+# norm, it reads grad and s again.
 LAUNCHES = {
     "tdp": 1,
     "tdp_out": 1,

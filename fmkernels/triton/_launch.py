@@ -1,71 +1,81 @@
-"""Where kernels start: block sizes by size, the tensors' device, opt-in tuning."""
+"""Launches of kernels: block sizes by problem size, the device of the tensors, optional tuning."""
 
 import functools
 import math
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from operator import or_
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-# A sample of n elements is cut into chunks, one a program, worked through a block at a time: eight elements a thread,
-# 16 bytes of bf16. n at most -> chunk; the first that holds counts.
+# A sample of n elements is divided into chunks. A program processes one chunk in blocks of eight elements per thread,
+# which are 16 bytes of bf16. Maximum n -> chunk; the first row that fits is used.
 CHUNKS = {1 << 12: 1024, 1 << 18: 4096, 1 << 62: 16384}
 BLOCK = 1024
-PARTS = 128  # partial sums that a combining program takes at a time, of each column
+PARTS = 128  # maximum number of partial sums per column that a combining program reads at a time
 DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-WARP = 64 if torch.version.hip else 32  # threads of one
+WARP = 64 if torch.version.hip else 32  # threads per warp
 TUNED = os.environ.get("FMKERNELS_AUTOTUNE") == "1"
 
-# Called with (kernel, grid, args, meta) before every launch; one that returns True stands in for it.
+# Called with (kernel, grid, args, meta) before every launch; a hook that returns True replaces the launch.
 hooks: list[Callable[[object, int, tuple, dict], bool | None]] = []
 
 
-def launch(kernel, grid: int, *args, threads: int = 128, **meta) -> None:
-    """Starts ``grid`` programs on the device of the first tensor, in its current stream; none if there are none."""
+class Meta(NamedTuple):
+    """What a launch needs apart from its arguments: compile-time constants and the number of threads per program."""
+
+    constants: dict[str, object]
+    threads: int
+    keywords: dict[str, object]  # the constants and compiler options, as Triton takes them
+
+
+@functools.lru_cache(maxsize=4096)
+def meta(threads: int = 128, **constants) -> Meta:
+    return Meta(constants, threads, constants | options(threads, WARP))
+
+
+def launch(kernel, grid: int, meta: Meta, *args) -> None:
+    """Start ``grid`` programs on the device of the first tensor, in its current stream; 0 programs start nothing."""
     if grid == 0:
         return
     if hooks:
-        stand_ins = [hook(kernel, grid, args, {**meta, "threads": threads}) for hook in hooks]
-        if any(stand_ins):
+        replaced = [hook(kernel, grid, args, {**meta.constants, "threads": meta.threads}) for hook in hooks]
+        if any(replaced):
             return
-    meta |= options(threads, WARP)
+    keywords = meta.keywords
     if TUNED and isinstance(kernel, triton.runtime.Autotuner):
-        meta = {name: value for name, value in meta.items() if name not in kernel.configs[0].all_kwargs()}
+        keywords = {name: value for name, value in keywords.items() if name not in kernel.configs[0].all_kwargs()}
     for x in args:
         if isinstance(x, Tensor):
             break
-    with on(x.get_device()):
-        kernel.run(*args, grid=(grid,), warmup=False, **meta)  # kernel[(grid,)] makes a function first, in 1 µs
-
-
-_here = nullcontext()
-
-
-def on(index: int) -> AbstractContextManager:
-    """Makes the GPU of that index the current one; does nothing for the CPU, -1, and for the current GPU."""
-    return _here if index < 0 or index == torch.cuda.current_device() else torch.cuda.device(index)
+    index = x.get_device()
+    if index < 0 or index == torch.cuda.current_device():
+        kernel.run(*args, grid=(grid,), warmup=False, **keywords)  # kernel[(grid,)] would create a function first: 1 µs
+    else:
+        with torch.cuda.device(index):
+            kernel.run(*args, grid=(grid,), warmup=False, **keywords)
 
 
 @functools.lru_cache
 def options(threads: int, warp: int) -> dict[str, int]:
-    """What is asked of the compiler for programs of that many threads, on a device with warps of that many.
+    """Return the compiler options for programs with that many threads on a device with that many threads per warp.
 
-    No fused multiply-adds: a device rounds as the interpreter does, and the time is memory's. NVIDIA's assembler gets
-    all registers the threads can have: left alone it spills a few bytes for more programs at a time.
+    NVIDIA's assembler may use all registers that the threads can have: by default, it spills a few bytes in some
+    kernels to fit more programs on a multiprocessor.
     """
     registers = {"maxnreg": min(255, 65536 // threads)} if warp == 32 else {}
-    return {"num_warps": max(1, threads // warp), "enable_fp_fusion": False, **registers}
+    return {"num_warps": max(1, threads // warp), **registers}
 
 
 def tunable(key: str, *, blocks: Sequence[int] = (), written: Sequence[str] = ()):
     """``triton.jit``; with FMKERNELS_AUTOTUNE=1 also ``triton.autotune`` over warps and ``blocks`` for each ``key``.
 
-    written: arguments changed in place, put back between trials. Another number of threads, or another block, adds up a
-    chunk in another order: tuned sums may differ in their last bits.
+    written: arguments that are changed in place, restored between trials. The number of threads and the block size
+    determine the order of additions, so tuned sums may differ in their last bits.
     """
 
     def wrap(function):
@@ -80,16 +90,22 @@ def tunable(key: str, *, blocks: Sequence[int] = (), written: Sequence[str] = ()
 
 
 @functools.lru_cache(maxsize=1024)
-def cut(sizes: tuple[int, ...]) -> tuple[int, int, int, dict[str, int]]:
-    """For a batch (B, ...) of these sizes: the elements n of a sample, its chunks, all programs, their constants."""
+def cut(sizes: tuple[int, ...]) -> tuple[int, int, int, Meta]:
+    """For a batch (B, ...) of these sizes: elements and chunks per sample, all programs, the Meta of their launch."""
     count, n = samples(sizes)
     chunk = next(chunk for limit, chunk in CHUNKS.items() if n <= limit)
     chunks = cdiv(n, chunk)
-    return n, chunks, count * chunks, {"CHUNK": chunk, "BLOCK": BLOCK}
+    return n, chunks, count * chunks, meta(CHUNK=chunk, BLOCK=BLOCK, EVEN=n % chunk == 0)
+
+
+def adding(parts: int, **constants) -> Meta:
+    """The Meta of programs that add up ``parts`` partial sums per column, BLOCK of them at a time."""
+    block = min(PARTS, 1 << max(0, parts - 1).bit_length())
+    return meta(threads=32 if block <= 32 else 128, BLOCK=block, **constants)
 
 
 def cdiv(a: int, b: int) -> int:
-    """ceil(a / b); ``triton.cdiv``, which kernels call too, takes 2 µs."""
+    """ceil(a / b); ``triton.cdiv``, which kernels can call too, takes 2 µs."""
     return -(-a // b)
 
 
@@ -108,21 +124,21 @@ def promoted(x: Tensor, *others: Tensor) -> torch.dtype:
 
 
 def dense(x: Tensor | None) -> Tensor | None:
-    return x if x is None else x.contiguous()
+    return x if x is None or x.is_contiguous() else x.contiguous()
 
 
 def empty(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A dense tensor of x's shape, in x's dtype unless told; in half the time of ``x.new_empty(x.shape)``."""
+    """Return a dense tensor of x's shape and dtype, unless given; takes half the time of ``x.new_empty(x.shape)``."""
     return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def aligned(addresses: Sequence[int], sizes: Sequence[int]) -> bool:
     """Whether every row of every tensor starts at a multiple of 16 bytes, in each dtype."""
-    return all(address % 16 == 0 for address in addresses) and all(size % 8 == 0 for size in sizes)
+    return functools.reduce(or_, addresses, 0) % 16 == 0 and functools.reduce(or_, sizes, 0) % 8 == 0
 
 
 class InPlace:
-    """A dense tensor to write in x's place: x itself, or a copy that ``commit`` puts back."""
+    """A dense tensor to write instead of x: x itself, or a copy that ``commit`` copies back."""
 
     def __init__(self, x: Tensor | None):
         self.x, self.work = x, dense(x)

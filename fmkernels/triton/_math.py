@@ -1,19 +1,35 @@
-"""What every kernel reads, computes and writes with: fp32 inside, one rounding on store, no approximate instruction.
+"""Loads, stores and arithmetic that all kernels share: fp32 inside, one rounding on store.
 
-exp and the normal distribution are csrc/shared/scalar.h's polynomials, not ``tl.exp``, whose error grows with the
-argument; so the interpreter runs what a device runs, but for the order inside a block's sum. bf16 is read and
-rounded by integer operations for the same reason: the interpreter's conversion truncates, and loses subnormals.
+exp and the normal distribution are the polynomials of csrc/shared/scalar.h, not ``tl.exp``, whose error grows with the
+argument. On NVIDIA GPUs, 1 / x is the approximate instruction followed by a Newton step, because the correctly rounded
+division is a subroutine. In the interpreter, bf16 is converted by integer operations, because the interpreter's
+conversion truncates and loses subnormal numbers; devices have instructions for it.
 """
+
+import os
 
 import triton
 import triton.language as tl
+from triton.language import target_info
+
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+# With r = rcp(x), which is accurate to 1 ulp: r + r (1 - x r).
+RECIPROCAL = tl.constexpr(
+    "{ .reg .f32 r, n, e; rcp.approx.ftz.f32 r, $1; neg.f32 n, $1; "
+    "fma.rn.f32 e, n, r, 0f3F800000; fma.rn.f32 $0, r, e, r; }"
+)
 
 
 @triton.jit
 def get(pointer, offsets, inside):
     """The elements at ``offsets`` in fp32; 0 where not ``inside``."""
-    x = tl.load(pointer + offsets, mask=inside, other=0.0)
-    if x.dtype == tl.bfloat16:
+    return widen(tl.load(pointer + offsets, mask=inside, other=0.0))
+
+
+@triton.jit
+def widen(x):
+    """x in fp32, which is exact."""
+    if INTERPRETED and x.dtype == tl.bfloat16:
         wide = (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
     else:
         wide = x.to(tl.float32)
@@ -22,8 +38,8 @@ def get(pointer, offsets, inside):
 
 @triton.jit
 def put(pointer, offsets, x, inside):
-    """Stores x, rounded once to the pointer's dtype, to nearest even."""
-    if pointer.dtype.element_ty == tl.bfloat16:
+    """Store x, rounded once to the pointer's dtype, to nearest even."""
+    if INTERPRETED and pointer.dtype.element_ty == tl.bfloat16:
         bits = x.to(tl.uint32, bitcast=True)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         half = tl.where(x == x, rounded, 0x7FC0).to(tl.uint16).to(tl.bfloat16, bitcast=True)
@@ -33,40 +49,67 @@ def put(pointer, offsets, x, inside):
 
 
 @triton.jit
-def block_of(chunk, begin, n, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
-    """The columns of one block of a chunk of n elements, and which of them are inside."""
-    column = chunk * CHUNK + begin + tl.arange(0, BLOCK)
-    return column, column < n
+def place(chunks):
+    """The sample, in int64, and the chunk that this program processes."""
+    pid = tl.program_id(0)
+    return (pid // chunks).to(tl.int64), pid % chunks
+
+
+@triton.jit
+def block_of(chunk, begin, n, CHUNK: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    """The columns of one block of a chunk of n elements, and which of them are inside; all if n is EVEN."""
+    column = chunk.to(tl.int64) * CHUNK + begin + tl.arange(0, BLOCK)
+    if EVEN:
+        inside = tl.full([BLOCK], True, tl.int1)
+    else:
+        inside = column < n
+    return column, inside
 
 
 @triton.jit
 def leave(parts, stride, values):
-    """Partial sums for a second launch: one number a column, ``stride`` apart."""
+    """Store partial sums for a second launch: one number per column, ``stride`` apart."""
     for k in tl.static_range(len(values)):
         tl.store(parts + k * stride, values[k])
 
 
 @triton.jit
+def fours(x):
+    """Rows of four neighbouring elements. One thread has them, so a sum over them needs no exchange between threads."""
+    return tl.reshape(x, [x.shape[0] // 4, 4])
+
+
+@triton.jit
+def sum_fours(x):
+    """The sums of four neighbouring elements each; a quarter of the registers of x."""
+    return tl.sum(fours(x), 1)
+
+
+@triton.jit
 def nonfinite(x, inside):
-    """1 where x is inside, and infinite or NaN; else 0."""
+    """1 where x is inside and infinite or NaN, 0 elsewhere."""
     return tl.where((tl.abs(x) < float("inf")) | ~inside, 0.0, 1.0)
 
 
 @triton.jit
-def abs_without_nan(x):
-    """|x|, and 0 for NaN: what a maximum is taken of."""
-    return tl.where(x == x, tl.abs(x), 0.0)
+def reciprocal(x):
+    """1 / x for 1 <= x < 1e37, to 1 ulp."""
+    if not INTERPRETED and target_info.is_cuda():
+        r = tl.inline_asm_elementwise(RECIPROCAL, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    else:
+        r = tl.div_rn(1.0, x)
+    return r
 
 
 @triton.jit
 def power_of_two(shifted):
-    """2^n from 1.5 * 2^23 + n, whose low bits hold n."""
+    """2^n from 1.5 * 2^23 + n, whose low bits contain n."""
     return ((shifted.to(tl.uint32, bitcast=True) + 127) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def exp_minus(x):
-    """exp(-x) for x >= 0 to about 1 ulp; 0 above 87, where floats end."""
+    """exp(-x) for x >= 0, to about 1 ulp; 0 above 87, where the result would be subnormal."""
     shifted = x * -1.44269504 + 12582912.0
     n = shifted - 12582912.0
     r = (-x - n * 0.693145752) - n * 1.42860677e-6
@@ -88,14 +131,14 @@ def exp(x):
 def sigmoid_pair(x):
     """sigmoid(x) and 1 - sigmoid(x), each to full relative accuracy: 1/(1+e) and e/(1+e) with e = exp(-|x|)."""
     e = exp_minus(tl.abs(x))
-    large = tl.div_rn(1.0, 1.0 + e)
+    large = reciprocal(1.0 + e)
     small = e * large
     return tl.where(x < 0, small, large), tl.where(x < 0, large, small)
 
 
 @triton.jit
 def normal(x):
-    """The normal distribution's cumulative and density, for gelu(x) = x Phi(x) and its derivative."""
+    """The normal distribution function and its density, for gelu(x) = x Phi(x) and its derivative."""
     y = x * x * 0.721347520
     shifted = 12582912.0 - y
     f = (12582912.0 - shifted) - y
@@ -105,7 +148,7 @@ def normal(x):
     q = q * f + 0.693146978
     q = q * f + 1.0
     e = tl.where(y > 125.0, 0.0, q * power_of_two(shifted))
-    t = tl.div_rn(1.0, 1.0 + 0.3 * tl.abs(x))
+    t = reciprocal(1.0 + 0.3 * tl.minimum(tl.abs(x), 1e4))  # e is 0 beyond
     p = 0.0359317153 * t - 0.158275914
     p = p * t + 0.208206452
     p = p * t - 0.0553937016
@@ -121,7 +164,7 @@ def normal(x):
 def add_up(parts, count, USED: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
     """The sums of USED rows of ``count`` partial sums, in fp64 and always in the same order.
 
-    COLUMNS is the power of two that holds them.
+    COLUMNS: USED rounded up to a power of two.
     """
     row = tl.arange(0, COLUMNS)[:, None]
     total = tl.zeros([COLUMNS, BLOCK], tl.float64)

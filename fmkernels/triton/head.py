@@ -1,26 +1,24 @@
-"""z = mu + exp(logvar / 2) * eps with logvar clamped; KL of N(mu, sigma^2) to N(0, I); the statistics that the
-debugging notes ask for.
+"""z = mu + exp(logvar / 2) * eps with logvar clamped; KL of N(mu, sigma^2) to N(0, I); statistics of both.
 
-A program has a block of columns and goes through the samples, so that the spread over the batch of each latent
-dimension comes out of the same pass.
+A program has a block of columns and loops over the samples, so that the same pass gives the standard deviation of each
+latent dimension over the batch.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from fmkernels.triton._launch import PARTS, cdiv, cut, dense, empty, launch, promoted, samples, tunable
-from fmkernels.triton._math import add_up, block_of, exp, get, largest, leave, nonfinite, put
+from fmkernels.triton._launch import adding, cdiv, cut, dense, empty, launch, meta, promoted, samples, tunable
+from fmkernels.triton._math import add_up, block_of, exp, fours, get, largest, leave, nonfinite, place, put, sum_fours
 
-WIDTH = 512  # columns of a program: few, because latents are small and the samples are gone through one by one
-SUMS = tl.constexpr(
-    11
-)  # in the order of csrc/shared/columns.h; a block's 6 and 7 are its mean and the squares around it
+WIDTH = 512  # columns per program: few, because latents are small and a program loops over the samples
+# In the order of csrc/shared/columns.h; of a block, 6 and 7 are its mean and the sum of squared deviations from it.
+SUMS = tl.constexpr(11)
 
 
 @triton.jit
 def _std(logvar, low, high):
-    """The clamped logvar, NaN staying NaN, and the standard deviation it stands for."""
+    """The clamped logvar, where NaN stays NaN, and its standard deviation."""
     clamped = tl.where(logvar < low, low, logvar)
     clamped = tl.where(clamped > high, high, clamped)
     return clamped, exp(clamped * 0.5)
@@ -32,9 +30,9 @@ def _reparameterize(mu, logvar, eps, z, kl, sums, samples, n, blocks, low, high,
     block = tl.program_id(0)
     column = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = column < n
-    zero = tl.zeros([BLOCK], tl.float32)
+    zero, mean, m2 = tl.zeros([BLOCK // 4], tl.float32), tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     abs_mu, mu2, sum_logvar, sum_std, outside, bad = zero, zero, zero, zero, zero, zero
-    std_min, std_max, mean, m2 = zero + float("inf"), zero, zero, zero
+    std_min, std_max = zero + float("inf"), zero
     for sample in range(samples):
         i = tl.cast(sample, tl.int64) * n + column
         m, raw = get(mu, i, inside), get(logvar, i, inside)
@@ -43,14 +41,14 @@ def _reparameterize(mu, logvar, eps, z, kl, sums, samples, n, blocks, low, high,
         put(z, i, value, inside)
         share = tl.where(inside, 0.5 * (m * m + std * std - 1.0 - clamped), 0.0)
         tl.store(kl + tl.cast(sample, tl.int64) * blocks + block, tl.sum(share))
-        abs_mu += tl.abs(m)
-        mu2 += m * m
-        sum_logvar += tl.where(inside, clamped, 0.0)
-        sum_std += tl.where(inside, std, 0.0)
-        std_min = tl.where(inside, tl.minimum(std_min, std), std_min)
-        std_max = tl.where(inside, tl.maximum(std_max, std), std_max)
-        outside += tl.where(inside & (clamped != raw), 1.0, 0.0)
-        bad += nonfinite(value, inside)
+        abs_mu += sum_fours(tl.abs(m))
+        mu2 += sum_fours(m * m)
+        sum_logvar += sum_fours(tl.where(inside, clamped, 0.0))
+        sum_std += sum_fours(tl.where(inside, std, 0.0))
+        std_min = tl.minimum(std_min, tl.min(fours(tl.where(inside, std, float("inf"))), 1))
+        std_max = tl.maximum(std_max, tl.max(fours(tl.where(inside, std, 0.0)), 1))
+        outside += sum_fours(tl.where(inside & (clamped != raw), 1.0, 0.0))
+        bad += sum_fours(nonfinite(value, inside))
         change = value - mean
         mean += tl.div_rn(change, tl.cast(sample, tl.float32) + 1.0)
         m2 += change * (value - mean)
@@ -75,7 +73,7 @@ def _smallest(row, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def _moments_of_z(sums, samples, n, blocks, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Mean and variance of all z from the blocks' means and the squares around them."""
+    """Mean and variance of all z from the means and squared deviations of the blocks."""
     total = tl.zeros([BLOCK], tl.float64)
     for begin in range(0, blocks, BLOCK):
         i = begin + tl.arange(0, BLOCK).to(tl.int64)
@@ -93,7 +91,7 @@ def _moments_of_z(sums, samples, n, blocks, WIDTH: tl.constexpr, BLOCK: tl.const
 
 @triton.jit
 def _statistics(kl, sums, kl_out, out, samples, n, blocks, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """A program for the KL of each sample, and a last one for the statistics."""
+    """One program per sample for its KL, and a last one for the statistics."""
     sample, which = tl.program_id(0).to(tl.int64), tl.arange(0, 16)
     if sample < samples:
         total = add_up(kl + sample * blocks, blocks, 1, 16, BLOCK)
@@ -103,7 +101,7 @@ def _statistics(kl, sums, kl_out, out, samples, n, blocks, WIDTH: tl.constexpr, 
         value = total / (tl.cast(samples, tl.float64) * n)
         value = tl.where(which == 1, tl.sqrt(value), value)
         std = tl.sum(tl.where(which == 3, total, 0.0))
-        known = std == std  # a minimum passes over NaN
+        known = std == std  # a minimum ignores NaN
         value = tl.where(which == 4, tl.where(known, _smallest(sums + 4 * blocks, blocks, BLOCK), std), value)
         value = tl.where(which == 5, tl.where(known, largest(sums + 5 * blocks, blocks, BLOCK), std), value)
         mean, variance = _moments_of_z(sums, samples, n, blocks, WIDTH, BLOCK)
@@ -114,13 +112,25 @@ def _statistics(kl, sums, kl_out, out, samples, n, blocks, WIDTH: tl.constexpr, 
 
 @tunable("n", blocks=(512, 1024))
 def _reparameterize_backward(
-    grad_z, grad_kl, mu, logvar, eps, to_mu, to_logvar, n, chunks, low, high, CHUNK: tl.constexpr, BLOCK: tl.constexpr
+    grad_z,
+    grad_kl,
+    mu,
+    logvar,
+    eps,
+    to_mu,
+    to_logvar,
+    n,
+    chunks,
+    low,
+    high,
+    CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EVEN: tl.constexpr,
 ):
-    """Outside the clamp the gradient to logvar is held back unless it leads back inside."""
-    pid = tl.program_id(0).to(tl.int64)
-    sample, chunk = pid // chunks, pid % chunks
+    """Outside the clamp, the gradient to logvar is 0 unless a descent step leads back inside."""
+    sample, chunk = place(chunks)
     for begin in range(0, CHUNK, BLOCK):
-        column, inside = block_of(chunk, begin, n, CHUNK, BLOCK)
+        column, inside = block_of(chunk, begin, n, CHUNK, BLOCK, EVEN)
         i = sample * n + column
         raw = get(logvar, i, inside)
         _, std = _std(raw, low, high)
@@ -146,8 +156,8 @@ def reparameterize(mu, logvar, eps, low, high):
         for sizes in ((count, blocks), (SUMS.value, blocks), (count,), (SUMS.value,))
     )
     inputs = dense(mu), dense(logvar), dense(eps)
-    launch(_reparameterize, blocks, *inputs, z, parts, sums, count, n, blocks, low, high, BLOCK=WIDTH, threads=64)
-    launch(_statistics, count + 1, parts, sums, kl, stats, count, n, blocks, WIDTH=WIDTH, BLOCK=PARTS)
+    launch(_reparameterize, blocks, meta(threads=64, BLOCK=WIDTH), *inputs, z, parts, sums, count, n, blocks, low, high)
+    launch(_statistics, count + 1, adding(blocks, WIDTH=WIDTH), parts, sums, kl, stats, count, n, blocks)
     return z, kl, stats
 
 
@@ -155,5 +165,5 @@ def reparameterize_backward(grad_z, grad_kl, mu, logvar, eps, low, high):
     n, chunks, grid, tile = cut(mu.shape)
     to_mu, to_logvar = empty(mu), empty(logvar)
     inputs = (dense(x) for x in (grad_z, grad_kl, mu, logvar, eps))
-    launch(_reparameterize_backward, grid, *inputs, to_mu, to_logvar, n, chunks, low, high, **tile)
+    launch(_reparameterize_backward, grid, tile, *inputs, to_mu, to_logvar, n, chunks, low, high)
     return to_mu, to_logvar

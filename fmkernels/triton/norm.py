@@ -1,12 +1,12 @@
 """y = (s - mean) * rstd * scale + offset with s = x + residual; RMS norm and layer norm are one kernel.
 
 RMS norm: mean = 0, rstd = 1 / (|s| d^(-1/2) + eps). Layer norm: rstd = 1 / sqrt(var + eps).
-Rows up to ROW wide are held in registers, a few at a time; wider ones and lists of tensors are ``norm_wide``'s.
+Rows up to ROW wide are kept in registers, several at a time if they are short; ``norm_wide`` has the kernels for wider
+rows and for lists of tensors.
 """
 
 import functools
 import math
-from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -15,22 +15,30 @@ import triton.language as tl
 from torch import Tensor
 
 from fmkernels.triton import norm_wide
-from fmkernels.triton._launch import InPlace, cdiv, dense, empty, launch, promoted, tunable
+from fmkernels.triton._launch import InPlace, Meta, cdiv, dense, empty, launch, meta, promoted, tunable
 from fmkernels.triton._math import get, put
 from fmkernels.triton.norm_wide import along_h, rstd_of
 
 ROW = 4096
-# Widest row (a power of two) -> rows a program takes at a time, threads.
-ROWS = {128: (16, 256), 256: (8, 256), 512: (4, 256), 1024: (2, 256), 2048: (1, 256), ROW: (1, 512)}
-COLUMNS = 128  # columns whose partial sums one program adds up
-RUNS = 128  # programs at most that share the rows under one row of scale, each with partial sums of its own
+# Maximum width (a power of two) -> rows at a time and threads per program of the forward, and of the backward.
+ROWS = {
+    128: (16, 256, 16, 256),
+    256: (8, 256, 8, 256),
+    512: (4, 256, 8, 512),
+    1024: (2, 256, 4, 512),
+    2048: (1, 256, 2, 512),
+    ROW: (1, 512, 1, 512),
+}
+STEPS = 8  # maximum number of rows (or groups of rows) that a program of the backward processes one after another ...
+PROGRAMS = 264  # ... fewer if there are fewer programs than this: two per multiprocessor of an H100
+COLUMNS, RUNS = 32, 64  # columns and partial sums per column that a program adds up at a time
 
 
 @triton.jit
 def _moments(s, inside, inverse_width, eps, CENTER: tl.constexpr):
-    """(mean, rstd) of rows in registers. Centred by a rounded mean first: rows far from zero lose nothing.
+    """(mean, rstd) of rows in registers. A rounded mean is subtracted first, so that rows far from zero stay accurate.
 
-    inverse_width: 1 / width. (True divisions are calls, and what is held during one goes to the stack.)
+    inverse_width: 1 / width. A division is a call, which would move registers to the stack.
     """
     if CENTER:
         near = (tl.sum(s, 1) * inverse_width)[:, None]
@@ -46,7 +54,7 @@ def _moments(s, inside, inverse_width, eps, CENTER: tl.constexpr):
 
 @triton.jit
 def _parameter(pointer, row, per_scale, stride, column, width, inside, SHARED: tl.constexpr):
-    """The rows of scale or offset that belong to these rows; if all share one, it is read once."""
+    """The rows of scale or offset for these rows; a shared row is read once."""
     if SHARED:
         values = get(pointer, column, column < width)
     else:
@@ -59,7 +67,7 @@ def _rows(
     x, residual, scale, offset, y, total, stat, rows, width, per_scale, scale_stride, offset_stride, eps, inverse_width,
     CENTER: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """x, residual, y, total: (rows, width). stat: (rows, 2). A row of scale and offset for each ``per_scale`` rows."""
+    """x, residual, y, total: (rows, width). stat: (rows, 2). ``per_scale`` rows share a row of scale and offset."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     inside, i = (row < rows) & (column < width), row * width + column
@@ -81,19 +89,20 @@ def _rows_backward(
     grad, more, s_in, scale, stat, to_s, parts, group, width, scale_stride, run, runs, eps, inverse_width,
     CENTER: tl.constexpr, ROUNDED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient to s of a run of rows under one row of scale, and the run's share of those to scale and offset."""
-    pid = tl.program_id(0).to(tl.int64)
-    which, first = pid // runs, pid % runs * run
+    """The gradient to s of a run of rows that share a row of scale; the partial sums of those to scale and offset."""
+    pid = tl.program_id(0)
+    which, first = (pid // runs).to(tl.int64), pid % runs * run
     column = tl.arange(0, BLOCK)[None, :]
     weight = get(scale, which * scale_stride + column, column < width)
-    to_scale, to_offset = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    # Rows are added up at the end: a sum over them is exchanged between threads.
+    to_scale, to_offset = tl.zeros([ROWS, BLOCK], tl.float32), tl.zeros([ROWS, BLOCK], tl.float32)
     for begin in range(0, run, ROWS):
         local = first + begin + tl.arange(0, ROWS)[:, None]
         here = local < group
         row = which * group + local
         inside, i = here & (column < width), row * width + column
         g, s = get(grad, i, inside), get(s_in, i, inside)
-        if ROUNDED:  # stat belongs to the unrounded s
+        if ROUNDED:  # stat is that of s before rounding
             mean, rstd = _moments(s, inside, inverse_width, eps, CENTER)
         else:
             mean = tl.load(stat + 2 * row, mask=here, other=0.0)
@@ -106,65 +115,97 @@ def _rows_backward(
         if more is not None:
             result += get(more, i, inside)
         put(to_s, i, result, inside)
-        to_scale += tl.sum(g * h, 0)
-        to_offset += tl.sum(g, 0)
-    at = parts + pid * 2 * width + tl.arange(0, BLOCK)
-    tl.store(at, to_scale, mask=tl.arange(0, BLOCK) < width)
-    tl.store(at + width, to_offset, mask=tl.arange(0, BLOCK) < width)
+        to_scale += g * h
+        to_offset += g
+    at = parts + pid.to(tl.int64) * 2 * width + tl.arange(0, BLOCK)
+    tl.store(at, tl.sum(to_scale, 0), mask=tl.arange(0, BLOCK) < width)
+    tl.store(at + width, tl.sum(to_offset, 0), mask=tl.arange(0, BLOCK) < width)
 
 
 @triton.jit
-def _add_runs(parts, to_scale, to_offset, width, tiles, runs, COLUMNS: tl.constexpr):
-    """The runs' shares added up in their order, in fp64."""
-    pid = tl.program_id(0).to(tl.int64)
-    which, column = pid // tiles, pid % tiles * COLUMNS + tl.arange(0, COLUMNS)
-    inside = column < width
-    scale_sum, offset_sum = tl.zeros([COLUMNS], tl.float64), tl.zeros([COLUMNS], tl.float64)
-    for run in range(runs):
-        at = (which * runs + run) * 2 * width + column
+def _add_runs(parts, to_scale, to_offset, width, tiles, runs, COLUMNS: tl.constexpr, RUNS: tl.constexpr):
+    """Add up the partial sums of the runs in fp64, in a fixed order."""
+    pid = tl.program_id(0)
+    which, column = (pid // tiles).to(tl.int64), pid % tiles * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    scale_sum, offset_sum = tl.zeros([RUNS, COLUMNS], tl.float64), tl.zeros([RUNS, COLUMNS], tl.float64)
+    for begin in range(0, runs, RUNS):
+        run = begin + tl.arange(0, RUNS)[:, None]
+        inside, at = (run < runs) & (column < width), (which * runs + run) * 2 * width + column
         scale_sum += get(parts, at, inside).to(tl.float64)
         offset_sum += get(parts, at + width, inside).to(tl.float64)
-    put(to_scale, which * width + column, scale_sum.to(tl.float32), inside)
-    put(to_offset, which * width + column, offset_sum.to(tl.float32), inside)
+    column = pid % tiles * COLUMNS + tl.arange(0, COLUMNS)
+    put(to_scale, which * width + column, tl.sum(scale_sum, 0).to(tl.float32), column < width)
+    put(to_offset, which * width + column, tl.sum(offset_sum, 0).to(tl.float32), column < width)
 
 
 class Shape(NamedTuple):
-    """What the kernels need to know of the sizes of x (a list of tensors) and of how many rows scale has."""
+    """What the launches need to know about the sizes of x (a list of tensors) and of scale."""
 
     sizes: tuple[int, ...]  # of the result
     widths: tuple[int, ...]  # of the tensors
     rows: int
     width: int
+    inverse_width: float
     scales: int
     per_scale: int
-    tile: dict[str, int] | None  # rows and columns a program holds at a time; None if registers do not hold a row
+    programs: int
+    by_center: tuple[Meta, Meta] | None  # of the forward, for center False and True; None if a row does not fit
 
 
 @functools.lru_cache(maxsize=1024)
-def _shape(sizes, scale):
-    """The Shape for tensors and a scale of these sizes."""
-    widths, leading = tuple(size[-1] for size in sizes), sizes[0][:-1]
-    rows, width, scales, tile = math.prod(leading), sum(widths), scale[0] if len(scale) == 2 else 1, None
-    if len(sizes) == 1 and width <= ROW:
-        block = next(widest for widest in ROWS if width <= widest)
-        tile = {"ROWS": ROWS[block][0], "BLOCK": block, "threads": ROWS[block][1]}
-    return Shape((*leading, width), widths, rows, width, scales, max(1, rows // max(1, scales)), tile)
+def _shape(leading, widths, scale):
+    """The Shape for tensors with these leading sizes and widths, and a scale of this size."""
+    rows, width, scales = math.prod(leading), sum(widths), scale[0] if len(scale) == 2 else 1
+    programs, by_center = 0, None
+    if len(widths) == 1 and width <= ROW:
+        block = _block(width)
+        at_once, threads, *_ = ROWS[block]
+        programs = cdiv(rows, at_once)
+        by_center = tuple(
+            meta(threads=threads, CENTER=center, SHARED=scales == 1, ROWS=at_once, BLOCK=block)
+            for center in (False, True)
+        )
+    per_scale = max(1, rows // max(1, scales))
+    return Shape((*leading, width), widths, rows, width, 1 / max(1, width), scales, per_scale, programs, by_center)
 
 
-_size = attrgetter("shape")
+def _block(width):
+    return next(widest for widest in ROWS if width <= widest)
 
 
 def _shape_of(x, scale):
-    """The list of dense tensors, and its Shape."""
+    """Return the list of dense tensors and its Shape."""
+    if len(x) == 1:
+        first = x[0]
+        if not first.is_contiguous():
+            x = [first.contiguous()]
+        sizes = first.shape
+        return x, _shape_of_one(sizes, scale.shape)
     if not all(map(Tensor.is_contiguous, x)):
         x = [dense(part) for part in x]
-    return x, _shape(tuple(map(_size, x)), scale.shape)
+    return x, _shape_of_many(x[0].shape, tuple(map(Tensor.numel, x)), scale.shape) or _shape(
+        x[0].shape[:-1], tuple(part.shape[-1] for part in x), scale.shape
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _shape_of_one(sizes, scale):
+    return _shape(sizes[:-1], sizes[-1:], scale)
+
+
+@functools.lru_cache(maxsize=1024)
+def _shape_of_many(first, counts, scale):
+    """The Shape from the sizes of the first tensor and the numbers of elements of all; None if there are no rows."""
+    rows = math.prod(first[:-1])
+    return _shape(first[:-1], tuple(count // rows for count in counts), scale) if rows else None
 
 
 def _row_stride(parameter, shape):
-    """(the parameter, or a copy with dense rows, and the distance between its rows)"""
+    """Return the parameter, or a copy with dense rows, and the distance between its rows."""
     if parameter is None:
         return None, 0
+    if parameter.is_contiguous():
+        return parameter, shape.width if shape.scales > 1 else 0
     strides = parameter.stride()
     if strides[-1] != 1 and shape.width > 1:
         parameter = parameter.contiguous()
@@ -173,31 +214,33 @@ def _row_stride(parameter, shape):
 
 
 def _run(x, shape, scale, offset, residual, eps, center, y, summed):
-    """Fills y, and summed if there is a residual, both dense; returns (mean, rstd) of each row."""
-    stat = x[0].new_empty(shape.rows, 2, dtype=torch.float32)
+    """Fill y and, with a residual, summed, both dense; return (mean, rstd) of each row."""
+    stat = y.new_empty(shape.rows, 2, dtype=torch.float32)
     if shape.width == 0:
-        return stat.fill_(torch.nan)  # of nothing
+        return stat.fill_(torch.nan)  # of no elements
     residual = dense(residual)
     (scale, scale_stride), (offset, offset_stride) = _row_stride(scale, shape), _row_stride(offset, shape)
-    strides = scale_stride, offset_stride
-    if shape.tile is None:
+    if shape.by_center is None:
+        strides = scale_stride, offset_stride
         norm_wide.forward(x, shape, residual, scale, offset, y, summed, stat, strides, eps, center)
         return stat
     launch(
-        _rows, cdiv(shape.rows, shape.tile["ROWS"]), x[0], residual, scale, offset, y, summed, stat, shape.rows,
-        shape.width, shape.per_scale, *strides, eps, 1 / shape.width, CENTER=center, SHARED=shape.scales == 1,
-        **shape.tile,
+        _rows, shape.programs, shape.by_center[center], x[0], residual, scale, offset, y, summed, stat, shape.rows,
+        shape.width, shape.per_scale, scale_stride, offset_stride, eps, shape.inverse_width,
     )  # fmt: skip
     return stat
 
 
 def td_norm(x, scale, offset, residual, eps, center):
     x, shape = _shape_of(x, scale)
-    dtype = x[0].dtype if residual is None else promoted(x[0], residual)
-    y = x[0].new_empty(*shape.sizes, dtype=dtype)
-    summed = None if residual is None else torch.empty_like(y)
-    stat = _run(x, shape, scale, offset, residual, eps, center, y, summed)
-    return y, x[0].new_empty(0, dtype=torch.float32) if summed is None else summed, stat
+    first = x[0]
+    if residual is None:
+        y = torch.empty_like(first) if len(x) == 1 else first.new_empty(shape.sizes)
+        stat = _run(x, shape, scale, offset, None, eps, center, y, None)
+        return y, stat.new_empty(0), stat
+    y = first.new_empty(shape.sizes, dtype=promoted(first, residual))
+    summed = torch.empty_like(y)
+    return y, summed, _run(x, shape, scale, offset, residual, eps, center, y, summed)
 
 
 def td_norm_out(x, scale, offset, residual, eps, center, y, sum):
@@ -210,23 +253,31 @@ def td_norm_out(x, scale, offset, residual, eps, center, y, sum):
 
 def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center):
     s, shape = _shape_of(s, scale)
-    to_s = s[0].new_empty(*shape.sizes)
+    to_s = torch.empty_like(s[0]) if len(s) == 1 else s[0].new_empty(shape.sizes)
     to_scale, to_offset = empty(scale, torch.float32), empty(scale, torch.float32)
     if shape.rows == 0 or shape.width == 0:
         return to_s, to_scale.zero_(), to_offset.zero_()
     scale, stride = _row_stride(scale, shape)
     grad, more, stat, group = dense(grad_y), dense(grad_sum), dense(stat), shape.per_scale
     rounded = s[0].dtype in (torch.float16, torch.bfloat16)
-    if shape.tile is None:
+    if shape.by_center is None:
         norm_wide.backward(s, shape, grad, more, scale, stat, to_s, to_scale, to_offset, stride, eps, center, rounded)
         return to_s, to_scale, to_offset
-    at_once = shape.tile["ROWS"]
-    run = cdiv(max(at_once, cdiv(group, RUNS)), at_once) * at_once
-    runs, tiles = cdiv(group, run), cdiv(shape.width, COLUMNS)
-    parts = scale.new_empty(shape.scales * runs, 2, shape.width, dtype=torch.float32)
+    run, runs, constants = _runs(shape.width, shape.rows, group, center, rounded)
+    tiles = cdiv(shape.width, COLUMNS)
+    parts = stat.new_empty(shape.scales * runs, 2, shape.width)
     launch(
-        _rows_backward, shape.scales * runs, grad, more, s[0], scale, stat, to_s, parts, group, shape.width, stride,
-        run, runs, eps, 1 / shape.width, CENTER=center, ROUNDED=rounded, **shape.tile,
+        _rows_backward, shape.scales * runs, constants, grad, more, s[0], scale, stat, to_s, parts, group, shape.width,
+        stride, run, runs, eps, shape.inverse_width,
     )  # fmt: skip
-    launch(_add_runs, shape.scales * tiles, parts, to_scale, to_offset, shape.width, tiles, runs, COLUMNS=COLUMNS)
+    constants = meta(COLUMNS=COLUMNS, RUNS=RUNS)
+    launch(_add_runs, shape.scales * tiles, constants, parts, to_scale, to_offset, shape.width, tiles, runs)
     return to_s, to_scale, to_offset
+
+
+def _runs(width, rows, group, center, rounded):
+    """Rows per program of the backward, programs per row of scale, and the Meta of the launch."""
+    block = _block(width)
+    *_, at_once, threads = ROWS[block]
+    run = at_once * min(STEPS, max(1, rows // (at_once * PROGRAMS)))
+    return run, cdiv(group, run), meta(threads=threads, CENTER=center, ROUNDED=rounded, ROWS=at_once, BLOCK=block)

@@ -1,7 +1,7 @@
-"""tdp: out[k] = p1 + sigmoid(times[k] * (weight + offset) + bias) * (p0 - p1), for one parameter or a model's.
+"""tdp: out[k] = p1 + sigmoid(times[k] * (weight + offset) + bias) * (p0 - p1), for one parameter or a group.
 
-The group is one launch: its table has a row for every block of every parameter, with the addresses of its p0, p1,
-weight and bias. All times are worked through by the program that has read the block.
+A group is one launch: its table has a row for every block of every parameter, with the addresses of its p0, p1, weight
+and bias. The program that has read a block computes it for all times.
 """
 
 import functools
@@ -13,13 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fmkernels.triton._launch import DTYPES, PARTS, InPlace, aligned, cdiv, dense, launch, promoted
+from fmkernels.triton._launch import DTYPES, InPlace, Meta, adding, aligned, cdiv, dense, launch, meta, promoted
 from fmkernels.triton._math import add_up, get, put, sigmoid_pair
-from fmkernels.triton._table import planned, table
+from fmkernels.triton._table import planned, reusable_in, table
 
-LANES = 1024  # elements of a parameter a program takes
-# Of the table: elements, four addresses and the dtypes' codes of the parameter; the block's first element in it; the
-# parameter's first column in the output.
+LANES = 1024  # elements of a parameter per program
+# Columns of the table: elements, four addresses and dtype codes of the parameter; first element of the block in the
+# parameter; first column of the parameter in the output.
 COLUMNS = tl.constexpr(8)
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
@@ -35,7 +35,7 @@ def _evaluate(p0, p1, weight, bias, times, steps, offset, out, stride, i, inside
 
 @triton.jit
 def _gradients(p0, p1, weight, bias, times, steps, offset, grad, stride, i, inside, shares, blocks):
-    """The gradients of one block to its parameters, summed over the times; its share of that to each time."""
+    """The gradients of one block to its parameters, summed over the times; stores its part of those to the times."""
     zero = tl.zeros_like(p0)
     to_p0, to_p1, to_weight, to_bias = zero, zero, zero, zero
     for k in range(steps):
@@ -86,7 +86,7 @@ def _to_times(shares, out, blocks, BLOCK: tl.constexpr):
 
 @triton.jit
 def _read(address, code, i, inside, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
-    """A block at an address; its dtype is DTYPE or, where parameters differ, told by the code."""
+    """A block at an address; its dtype is DTYPE or, if the dtypes of the parameters differ, given by the code."""
     if DTYPE is None:
         x = tl.zeros([BLOCK], tl.float32)
         if code == 0:
@@ -106,7 +106,7 @@ def _row(
     rows, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """This program's row of the table: its four blocks, its column, and which elements are inside."""
+    """The four blocks of this program's row of the table, their columns in the output, which elements are inside."""
     row = rows + tl.program_id(0).to(tl.int64) * COLUMNS
     n, code, begin, column = tl.load(row), tl.load(row + 5), tl.load(row + 6), tl.load(row + 7)
     if ALIGNED:
@@ -145,7 +145,7 @@ def _group_backward(
 
 
 def tdp(param0, param1, weight, bias, times, weight_offset):
-    out = param0.new_empty(times.shape[0], *param0.shape, dtype=promoted(param0, param1))
+    out = param0.new_empty((times.shape[0], *param0.shape), dtype=promoted(param0, param1))
     _run(param0, param1, weight, bias, times, weight_offset, out)
     return out
 
@@ -159,8 +159,8 @@ def tdp_out(param0, param1, weight, bias, times, weight_offset, out):
 def _run(param0, param1, weight, bias, times, weight_offset, out):
     n = param0.numel()
     launch(
-        _tdp, cdiv(n, LANES), dense(param0), dense(param1), dense(weight), dense(bias), dense(times), out, n,
-        times.shape[0], weight_offset, BLOCK=LANES,
+        _tdp, cdiv(n, LANES), meta(BLOCK=LANES), dense(param0), dense(param1), dense(weight), dense(bias), dense(times),
+        out, n, times.shape[0], weight_offset,
     )  # fmt: skip
 
 
@@ -170,15 +170,16 @@ def tdp_backward(grad, param0, param1, weight, bias, times, weight_offset):
     grads, blocks = [torch.empty_like(x) for x in four], cdiv(n, LANES)
     shares, to_times = times.new_empty(steps, blocks, dtype=torch.float32), times.new_empty(steps)
     launch(
-        _tdp_backward, blocks, dense(grad), *four, dense(times), *grads, shares, n, steps, weight_offset, BLOCK=LANES
-    )
-    launch(_to_times, steps, shares, to_times, blocks, BLOCK=PARTS)
+        _tdp_backward, blocks, meta(BLOCK=LANES), dense(grad), *four, dense(times), *grads, shares, n, steps,
+        weight_offset,
+    )  # fmt: skip
+    launch(_to_times, steps, adding(blocks), shares, to_times, blocks)
     return *grads, to_times
 
 
 def tdp_group(param0, param1, weight, bias, times, weight_offset):
     group, _kept = _group_of(param0, param1, weight, bias)
-    out = times.new_empty(times.shape[0], group.total, dtype=group.dtype)
+    out = times.new_empty((times.shape[0], group.total), dtype=group.dtype)
     _run_group(group, times, weight_offset, out)
     return out
 
@@ -191,56 +192,90 @@ def tdp_group_out(param0, param1, weight, bias, times, weight_offset, out):
 
 
 def _run_group(group, times, weight_offset, out):
-    launch(
-        _group, len(group.rows), group.rows, dense(times), out, group.total, times.shape[0], weight_offset, **group.meta
-    )
+    launch(_group, group.blocks, group.meta, group.rows, dense(times), out, group.total, times.shape[0], weight_offset)
 
 
 def tdp_group_backward(grad, param0, param1, weight, bias, times, weight_offset):
     group, _kept = _group_of(param0, param1, weight, bias)
-    rows, total, steps = group.rows, group.total, times.shape[0]
-    grads = grad.new_empty(4, total, dtype=group.grad_dtype)
-    shares, to_times = times.new_empty(steps, len(rows), dtype=torch.float32), times.new_empty(steps)
+    blocks, total, steps = group.blocks, group.total, times.shape[0]
+    grads = grad.new_empty((4, total), dtype=group.grad_dtype)
+    shares, to_times = times.new_empty((steps, blocks), dtype=torch.float32), times.new_empty(steps)
     launch(
-        _group_backward, len(rows), rows, dense(grad), dense(times), grads, shares, total, steps, weight_offset,
-        **group.meta,
+        _group_backward, blocks, group.meta, group.rows, dense(grad), dense(times), grads, shares, total, steps,
+        weight_offset,
     )  # fmt: skip
-    launch(_to_times, steps, shares, to_times, len(rows), BLOCK=PARTS)
+    launch(_to_times, steps, adding(blocks), shares, to_times, blocks)
     return grads, to_times
 
 
 class Group(NamedTuple):
-    """The table of a group, the constants of the kernels that read it, the columns and the dtypes of their results."""
+    """The table of a group and its rows, the Meta of the kernels that read it, columns and dtypes of their results."""
 
     rows: Tensor
-    meta: dict[str, object]
+    blocks: int
+    meta: Meta
     total: int
     dtype: torch.dtype
     grad_dtype: torch.dtype
 
 
+class Known(NamedTuple):
+    """A group that was used before, and what must be unchanged to use it again."""
+
+    addresses: list[int]
+    guards: object  # of sizes, strides, dtypes and devices, compared in C++
+    group: Group
+
+
 _dtype = attrgetter("dtype")
+_known: dict[tuple, Known] = {}  # by stream, first address, number of tensors, and mode
+_MOST_KNOWN = 64
 
 
 def _group_of(*lists):
-    """The group, and the tensors, dense copies among them, whose addresses its table has.
+    """Return the group and the tensors (possibly dense copies) whose addresses are in its table.
 
-    Everything the group was made of is read again in every call: ``.data`` of a parameter may have been replaced.
+    Addresses, sizes and dtypes are compared in every call: ``.data`` of a parameter may have been replaced.
     """
-    flat = [x for column in lists for x in column]
+    flat = [*lists[0], *lists[1], *lists[2], *lists[3]]
+    addresses, device = list(map(Tensor.data_ptr, flat)), flat[0].device
+    stream = reusable_in(device)
+    # Guards also compare what depends on the mode: which dispatch keys are active and whether gradients are recorded.
+    mode = torch._C._dispatch_tls_local_exclude_set().raw_repr(), torch.is_grad_enabled()
+    place = device, stream, addresses[0], len(flat), mode
+    known = _known.get(place) if stream is not None else None
+    if known is not None and known.addresses == addresses and known.guards.check(*flat):
+        return known.group, flat
     if not all(map(Tensor.is_contiguous, flat)):
         flat = [dense(x) for x in flat]
-    addresses, sizes = tuple(map(Tensor.data_ptr, flat)), tuple(map(Tensor.numel, lists[0]))
-    return planned(_make_group, flat[0].device, addresses, sizes, tuple(map(_dtype, flat))), flat
+        addresses, stream = list(map(Tensor.data_ptr, flat)), None  # guards would not notice another copy
+    sizes = tuple(map(Tensor.numel, lists[0]))
+    group = planned(_make_group, device, tuple(addresses), sizes, tuple(map(_dtype, flat)))
+    if stream is not None and (guards := _guards(flat)) is not None:
+        while len(_known) >= _MOST_KNOWN:
+            del _known[next(iter(_known))]
+        _known[place] = Known(addresses, guards, group)
+    return group, flat
+
+
+def _guards(tensors):
+    """torch.compile's check of sizes, strides, dtypes and devices; None if this torch has another one."""
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+
+        sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
+        return TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    except (ImportError, TypeError, RuntimeError):
+        return None
 
 
 def _make_group(device, addresses, sizes, dtypes):
     count = len(sizes)
     columns = [slice(j * count, (j + 1) * count) for j in range(4)]
     codes = [sum(CODES[dtype] << 2 * j for j, dtype in enumerate(dtypes[p::count])) for p in range(count)]
-    items = list(zip(sizes, *(addresses[column] for column in columns), codes, strict=True))
     kinds = [set(dtypes[column]) for column in columns]
-    meta = {f"T{j}": DTYPES[next(iter(kind))] if len(kind) == 1 else None for j, kind in enumerate(kinds)}
-    meta |= {"ALIGNED": aligned(addresses, sizes), "BLOCK": LANES}
+    types = {f"T{j}": DTYPES[next(iter(kind))] if len(kind) == 1 else None for j, kind in enumerate(kinds)}
+    constants = meta(**types, ALIGNED=aligned(addresses, sizes), BLOCK=LANES)
     dtype, grad_dtype = (functools.reduce(torch.promote_types, set().union(*some)) for some in (kinds[:2], kinds))
-    return Group(table(device, items, LANES), meta, sum(sizes), dtype, grad_dtype)
+    rows = table(device, sizes, [*(addresses[column] for column in columns), codes], LANES)
+    return Group(rows, len(rows), constants, sum(sizes), dtype, grad_dtype)

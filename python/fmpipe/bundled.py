@@ -1,11 +1,17 @@
-"""Find a pipeline by its folder, by the folder of the training run that made it, or by the name of a bundled one."""
+"""Find and read pipelines: by folder, by the folder of the training run that made them, or by a bundled name."""
 
-import json
+import sys
+from collections.abc import Container
 from importlib.resources import files
 from pathlib import Path
+from reprlib import repr
+
+from fmpipe.sampling import STORED, check_setting
+from fmpipe.untrusted import read_json
 
 BUNDLED = {"default": "emoji-64", "emoji-64": "emoji-64"}  # name: folder under assets/
 INDEX = "model_index.json"
+PARTS = ("text_encoder", "text_head", "velocity_net", "vae")
 
 
 def find_pipeline(name: str | Path) -> str | Path:
@@ -31,6 +37,38 @@ def find_pipeline(name: str | Path) -> str | Path:
     )
 
 
+def check_index(folder: Path, given: Container[str] = ()) -> None:
+    """Raise ValueError, naming the entry, unless the index of a pipeline has valid settings and names fmpipe's classes.
+
+    given: entries that are not read, because the caller passes their values. The modules of all classes must have been
+    imported.
+    """
+    index, where = read_json(folder / INDEX), f"{INDEX} in {str(folder)!r}"
+    for name, value in index.items():
+        if name in (*STORED, "max_guidance") and name not in given:
+            try:
+                check_setting(name, value, name)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
+    named = {name for name, value in index.items() if isinstance(value, list)} | set(PARTS)
+    for name in sorted(named - {part for part in PARTS if part in given}):
+        if name == "text_encoder" and index.get(name) == [None, None]:
+            continue
+        if name not in PARTS or not _is_ours(index.get(name)):
+            raise ValueError(
+                f"{where}: {name} must be a class of fmpipe, got {repr(index.get(name))}; pass parts of other classes "
+                "to FlowPipeline.from_pretrained"
+            )
+
+
+def _is_ours(entry: object) -> bool:
+    if not isinstance(entry, list) or len(entry) != 2 or not all(isinstance(x, str) for x in entry):
+        return False
+    module, name = entry
+    found = getattr(sys.modules.get(module), name, None) if module.startswith("fmpipe.") else None
+    return isinstance(found, type) and found.__module__ == module
+
+
 def parts(name: str) -> dict:
     """Return the constructor arguments of the bundled pipeline ``name``, in fp32 (the files are fp16).
 
@@ -44,10 +82,28 @@ def parts(name: str) -> dict:
     from fmpipe.vae import LatentVAE
 
     folder = Path(str(files("fmpipe") / "assets" / BUNDLED[name]))
-    settings = {
-        k: v for k, v in json.loads((folder / INDEX).read_text()).items() if k[0] != "_" and type(v) is not list
-    }
+    settings = {k: v for k, v in read_json(folder / INDEX).items() if k[0] != "_" and type(v) is not list}
     classes = {"text_head": LinearHead, "velocity_net": DiMR, "vae": LatentVAE}
     made = {part: cls.from_pretrained(folder / part, torch_dtype=torch.float32) for part, cls in classes.items()}
     encoder = MiniLMText.from_pretrained(tokens=made["text_head"].config.tokens)
     return {"text_encoder": encoder, **made, **settings, "known": KnownCaptions.load(folder)}
+
+
+def tensors_of(folder: Path) -> dict[str, set[str]]:
+    """Return part -> the names of its tensors on disk. diffusers leaves missing ones at random values.
+
+    Raises OSError if a file is damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    names = {}
+    for part in (p for p in PARTS[1:] if (folder / p).is_dir()):
+        names[part] = set()
+        for file in (folder / part).glob("*.safetensors"):
+            try:
+                with safe_open(file, "pt") as tensors:
+                    names[part] |= set(tensors.keys())
+            except SafetensorError as error:
+                size = file.stat().st_size
+                raise OSError(f"{part}/{file.name} of {folder} ({size} bytes) cannot be read: {error}") from None
+    return names

@@ -1,4 +1,4 @@
-"""How well a pipeline draws the emoji it was trained on: the figures of ``fmpipe evaluate``."""
+"""How well a pipeline draws the emoji that it was trained on: the figures of ``fmpipe evaluate``."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,17 +14,17 @@ import fmkernels
 from fmpipe.data import split, to_pixels
 from fmpipe.data.emoji import NEW_TEMPLATES, Emoji, say, table
 from fmpipe.train.batches import drawn
+from fmpipe.train.inputs import held_out_captions, source_of
 from fmpipe.train.presets import PRESETS
-from fmpipe.train.stages import held_out_captions, source_of
 
-DATA = PRESETS["emoji-64"]().data  # what was held out in training
-THUMBNAIL = 32  # pixels a side, where pictures are compared
-ASKED = 200  # captions, and as many new templates
+DATA = PRESETS["emoji-64"]().data  # determines what training held out
+THUMBNAIL = 32  # side in pixels at which images are compared
+PROMPTS = 200  # captions, and as many new templates
 DEMO = ("a cat", "a car", "a red apple", "a dog", "a pizza", "a house", "the sun", "a blue heart")
 
 
 class Figure(NamedTuple):
-    """One row of the table; floor: what the model must reach (None: only told), at most instead of at least if most."""
+    """One row of the table. floor: the target, None if there is none; a lower bound, or with ``most`` an upper one."""
 
     name: str
     value: float
@@ -36,34 +36,34 @@ class Figure(NamedTuple):
         return self.floor is None or (self.value <= self.floor if self.most else self.value >= self.floor)
 
 
-class Asked(NamedTuple):
-    """A prompt, and the row of the picture it should give."""
+class Question(NamedTuple):
+    """A prompt, and the row of the image that it should give."""
 
     prompt: str
     row: int
 
 
-def training_captions(count: int = ASKED, seed: int = 0) -> list[Asked]:
-    """One caption that was trained on, of each of so many pictures."""
+def training_captions(count: int = PROMPTS, seed: int = 0) -> list[Question]:
+    """Return one training caption of each of ``count`` images."""
     rows = torch.randperm(len(table()), generator=drawn(seed, 1))[:count].tolist()
     source, draw, out = source_of(DATA), drawn(seed, 2), []
     for row in rows:
         item = source[row]
         captions, _ = held_out_captions({"captions": item.captions}, DATA)
-        out.append(Asked(captions[int(torch.randint(len(captions), (), generator=draw))], row))
+        out.append(Question(captions[int(torch.randint(len(captions), (), generator=draw))], row))
     return out
 
 
-def new_templates(count: int = ASKED, seed: int = 0) -> list[Asked]:
-    """The names of so many pictures in sentences that were never trained on."""
+def new_templates(count: int = PROMPTS, seed: int = 0) -> list[Question]:
+    """Return the names of ``count`` images in sentences that training did not contain."""
     rows = torch.randperm(len(table()), generator=drawn(seed, 3))[:count].tolist()
-    return [Asked(say(NEW_TEMPLATES[k % len(NEW_TEMPLATES)], table()[row].name), row) for k, row in enumerate(rows)]
+    return [Question(say(NEW_TEMPLATES[k % len(NEW_TEMPLATES)], table()[row].name), row) for k, row in enumerate(rows)]
 
 
-def paraphrases(path: str | Path | None = None) -> list[Asked]:
-    """Phrases of a file, ``phrase<TAB>name of the picture`` a line; the package's own hundred if left out.
+def paraphrases(path: str | Path | None = None) -> list[Question]:
+    """Return the phrases of a file with ``phrase<TAB>name of the image`` per line; None: the hundred of the package.
 
-    ValueError names a line that is not two fields, or whose name is no picture's.
+    Raises ValueError, naming the line, if it does not have two fields or no image has that name.
     """
     file = files("fmpipe.data").joinpath("emoji_paraphrases.tsv") if path is None else Path(path)
     rows = {entry.name: row for row, entry in enumerate(table())} | {e.char: row for row, e in enumerate(table())}
@@ -72,12 +72,12 @@ def paraphrases(path: str | Path | None = None) -> list[Asked]:
         phrase, tab, name = line.partition("\t")
         if not tab or name not in rows:
             raise ValueError(f"{file.name}, line {number}: expected 'phrase<TAB>name of a picture', got {line!r}")
-        out.append(Asked(phrase, rows[name]))
+        out.append(Question(phrase, rows[name]))
     return out
 
 
 def drawn_pictures(pipe, prompts: Sequence[str], steps: int | None, seed: int, batch: int = 50) -> Iterable[Tensor]:
-    """Pictures in [0, 1], (B, 3, H, W), batch by batch; a picture's noise depends on its number."""
+    """Yield images in [0, 1], (B, 3, H, W), by batches; the noise of an image depends on its number."""
     for first in range(0, len(prompts), batch):
         some = list(prompts[first : first + batch])
         noise = [drawn(seed, 4, first + k) for k in range(len(some))]
@@ -93,9 +93,10 @@ def evaluate(
     font: str | Path | None = None,
     shown: Callable[[str, int, int], None] = lambda *_: None,
 ) -> tuple[list[Figure], list[dict]]:
-    """The figures, and what every prompt gave. more: a file of further paraphrases. shown: (what, done, of) as it goes.
+    """Return the figures, and the answer to every prompt. more: a file with further paraphrases.
 
-    A picture is right if of all pictures its caption's is nearest, by the MSE of thumbnails.
+    An image is right if, of all training images, the one of its caption is nearest by the MSE of thumbnails. shown: is
+    called with (name, done, total).
     """
     source = source_of(DATA) if font is None else Emoji(DATA.size, font)
     items = [source[i] for i in range(len(source))]
@@ -104,7 +105,7 @@ def evaluate(
     thumbnails = _thumbnails(truth / 2 + 0.5)
     rows = []
 
-    def asked(name: str, questions: list[Asked]) -> tuple[list[dict], float]:
+    def asked(name: str, questions: list[Question]) -> tuple[list[dict], float]:
         found, psnr = [], []
         for images in drawn_pictures(pipe, [q.prompt for q in questions], steps, seed):
             part = questions[len(found) : len(found) + len(images)]
@@ -132,7 +133,7 @@ def evaluate(
 
 
 def _autoencoder(vae, truth: Tensor, keys: list[str]) -> list[Figure]:
-    """PSNR of the pictures it was not trained on, and mean and std of every channel of all latents."""
+    """Return the PSNR of the held-out images, and extremes of the mean and std of the channels of all latents."""
     _, held_out = split(keys, DATA.val, DATA.seed)
     with torch.no_grad():
         z = torch.cat([vae.encode(part.to(vae.dtype), sample=False).float() for part in truth.split(64)])
@@ -148,7 +149,7 @@ def _autoencoder(vae, truth: Tensor, keys: list[str]) -> list[Figure]:
 
 
 def _running(pipe, steps: int | None, seed: int) -> list[Figure]:
-    """The demo's pictures: how long they take once, and how far the eager backend's are from them."""
+    """Return the time of the demo's images, and their largest difference from those of the eager backend."""
 
     def pictures() -> Tensor:
         return torch.cat(list(drawn_pictures(pipe, DEMO, steps, seed)))

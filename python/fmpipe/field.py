@@ -11,16 +11,17 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from fmkernels import checks
 from fmkernels.flow import PATHS, Path, Trace, midpoint, sample, uniform
-from fmkernels.ops import VelocityStats, _check, velocity_stats
+from fmkernels.ops import VelocityStats, velocity_stats
 
 Velocity = Callable[..., Tensor]
 
 
 def check_ends(op: str, x0: Tensor, x1: Tensor, least: int = 1, letter: str = "x") -> None:
     """TypeError or ValueError, naming x0 or x1, unless both are (B, ...) of one shape with B of at least ``least``."""
-    _check.batched(op, f"{letter}0", x0)
-    _check.like(op, f"{letter}1", x1, f"{letter}0", x0)
+    checks.batched(op, f"{letter}0", x0)
+    checks.like(op, f"{letter}1", x1, f"{letter}0", x0)
     if len(x0) < least:
         raise ValueError(f"{op}: {letter}0 must have at least {least} samples, got {len(x0)}")
 

@@ -1,4 +1,4 @@
-"""The numbers of a run's log, measured in training and evaluation; they stay on the device until they are written."""
+"""The metrics of a run's log, in training and evaluation; they stay on the device until they are written."""
 
 import difflib
 import math
@@ -16,11 +16,11 @@ EPS = 1e-12
 def gradient_norms(
     losses: Mapping[str, Tensor], parameters: Iterable[Tensor], weights: Mapping[str, float | Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """``grad/<name> = ‖d(weight · loss) / d parameters‖`` of each loss alone, and ``grad/total`` of their sum.
+    """Return ``grad/<name> = ‖d(weight · loss) / d parameters‖`` of each loss, and ``grad/total`` of their sum.
 
-    One backward a loss through the graph of one forward, which stays; no ``.grad`` is touched, no hook of one runs, so
-    this is the one to use under DistributedDataParallel. losses: 0-d. weights: 1 where none is given. Returns 0-d
-    tensors on the device; a loss without a gradient has 0. ValueError for a loss that is not 0-d or an unknown weight.
+    This takes one backward pass per loss through the graph of one forward, which is kept. ``.grad`` and its hooks are
+    not used, so it works under DistributedDataParallel. losses: 0-d. weights: 1 by default. Returns 0-d tensors on the
+    device, 0 for a loss without a gradient. Raises ValueError for a loss that is not 0-d or an unknown weight.
     """
     parameters, terms = _checked("gradient_norms", losses, parameters, weights, 1.0)
     out, total = {}, [None] * len(parameters)
@@ -41,11 +41,11 @@ def backward(
     *,
     scale: float | Tensor = 1.0,
 ) -> dict[str, Tensor]:
-    """``(scale · Σ weight · loss).backward()``, loss by loss, and its :func:`gradient_norms`, the scale taken out.
+    """Run ``(scale · Σ weight · loss).backward()`` loss by loss; return :func:`gradient_norms` without the scale.
 
-    A step that logs them costs one backward for each loss, not one more; ``.grad`` gets the sum, to rounding, in every
-    leaf of the graph. Norms are over ``parameters``, of this call's gradients alone, whatever ``.grad`` held. scale: a
-    GradScaler's. The graph is freed. Not under DistributedDataParallel, which waits for one backward a forward.
+    A logged step then needs one backward pass per loss, not one more. ``.grad`` of every leaf gets the sum, up to
+    rounding. The norms are those of this call's gradients of ``parameters``, whatever ``.grad`` contained. scale: that
+    of a GradScaler. The graph is freed. Not for DistributedDataParallel, which expects one backward per forward.
     """
     parameters, terms = _checked("backward", losses, parameters, weights, scale)
     terms = {name: term for name, term in terms.items() if term.requires_grad}
@@ -70,7 +70,7 @@ def backward(
 
 
 def _checked(op, losses, parameters, weights, scale) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """The parameters that learn, once each, and the weighted losses."""
+    """Return the trainable parameters, once each, and the weighted losses."""
     for name, loss in losses.items():
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
@@ -86,7 +86,7 @@ def _checked(op, losses, parameters, weights, scale) -> tuple[list[Tensor], dict
 
 
 def norm(tensors: Iterable[Tensor | None], like: list[Tensor]) -> Tensor:
-    """Of all of them together, in fp32 at least; 0 of none."""
+    """Return the norm of all tensors together, in fp32 or fp64; 0 for none."""
     tensors = [x for x in tensors if x is not None]
     if not tensors:
         return torch.zeros((), device=like[0].device)
@@ -97,7 +97,7 @@ def norm(tensors: Iterable[Tensor | None], like: list[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def added(a: list[Tensor | None], b: Iterable[Tensor | None], in_place: bool = False) -> list[Tensor | None]:
-    """a + b, element by element, None being nothing."""
+    """Return a + b, element by element; None counts as zero."""
     out = [y if x is None else x for x, y in zip(a, b, strict=True)]
     both = [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x is not None and y is not None]
     if both and in_place:
@@ -109,9 +109,9 @@ def added(a: list[Tensor | None], b: Iterable[Tensor | None], in_place: bool = F
 
 
 def default_heads(networks: nn.Module) -> dict[str, str]:
-    """The dotted names of the layers that make mu and logvar, and the velocity, in :class:`fmpipe.models.Networks`.
+    """Return the dotted names of the last layers of the text head and, if there is one, the velocity network.
 
-    Without a velocity_net, of the first alone.
+    networks: a :class:`fmpipe.models.Networks`, or an objective.
     """
     from fmpipe.models.dimr import DiMR
     from fmpipe.models.dit import DiT
@@ -137,10 +137,10 @@ def default_heads(networks: nn.Module) -> dict[str, str]:
 class UpdateRatios:
     """``step/<head>_update_ratio``: the mean of ``‖Δp‖ / (‖p‖ + 1e-12)`` over a head's parameters, Δp of one step.
 
-    ``with ratios.step() as out: optimizer.step()``; out has 0-d tensors when the block has ended. heads: name -> dotted
-    name of a module or parameter in model (default: :func:`default_heads`). KeyError for one that model has not.
-    torch's Adam, AdamW and SGD with momentum leave in their state what Δp was; for others, fused ones, and parameters
-    in half precision, where rounding may swallow Δp, the head's parameters are cloned before the step.
+    ``with ratios.step() as out: optimizer.step()``; out contains 0-d tensors after the block. heads: name -> dotted
+    name of a module or parameter in model (default: :func:`default_heads`). Raises KeyError for an unknown name.
+    For torch's Adam, AdamW and SGD with momentum, Δp follows from their state; for other and fused optimizers, and for
+    parameters in half precision, where Δp may be lost to rounding, the head's parameters are cloned before the step.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, heads: Mapping[str, str] | None = None):
@@ -163,13 +163,13 @@ class UpdateRatios:
                 if p in before:
                     old = before[p].to(torch.promote_types(p.dtype, torch.float32))
                     change = p - old
-                elif p._version == versions[p]:  # no gradient, or a GradScaler that left the step out
+                elif p._version == versions[p]:  # no gradient, or a step that a GradScaler skipped
                     ratios[p] = torch.zeros((), device=p.device)
                     continue
                 else:
                     old, change = _change(self.optimizer, groups[p], p)
                 moved, size = change.norm(), old.norm()
-                # What started at 0 comes back from p + d as rounding, some 1e-7 of the change.
+                # A parameter that was 0 is reconstructed as a rounding error, about 1e-7 of the change.
                 ratios[p] = moved / (torch.where(size < 1e-5 * moved, 0, size) + EPS)
             for head, own in self.heads.items():
                 out[f"step/{head}_update_ratio"] = torch.stack([ratios[p].to(own[0].device) for p in own]).mean()
@@ -187,7 +187,7 @@ def _parameters(model: nn.Module, head: str, name: str) -> list[Tensor]:
 
 
 def _leaves_its_change(optimizer: torch.optim.Optimizer, group: dict, p: Tensor) -> bool:
-    """Whether Δp can be had from the state after the step, without waiting for the device."""
+    """Tell whether Δp follows from the state after the step, without waiting for the device."""
     return (
         type(optimizer) in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
         and not any(group.get(key) for key in ("fused", "capturable", "differentiable"))
@@ -198,9 +198,9 @@ def _leaves_its_change(optimizer: torch.optim.Optimizer, group: dict, p: Tensor)
 
 
 def _change(optimizer: torch.optim.Optimizer, group: dict, p: Tensor) -> tuple[Tensor, Tensor]:
-    """(p before the step, Δp), from p after it, its gradient and the optimizer's state.
+    """Return (p before the step, Δp), computed from p after the step and the optimizer's state.
 
-    Both optimizers do ``p ← keep · p - d``: so p before is ``(p + d) / keep`` and Δp is ``(keep - 1) · before - d``.
+    Both optimizers do ``p ← keep · p - d``, so p before is ``(p + d) / keep`` and Δp is ``(keep - 1) · before - d``.
     """
     lr, decay, state = group["lr"], group["weight_decay"], optimizer.state.get(p, {})
     if isinstance(optimizer, torch.optim.Adam):  # AdamW is one
@@ -217,7 +217,7 @@ def _change(optimizer: torch.optim.Optimizer, group: dict, p: Tensor) -> tuple[T
 
 
 def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Mean over rows of ``-Σ p log p``, ``p = softmax(logits / temperature)`` over the last dimension, in fp32."""
+    """Return the mean over rows of ``-Σ p log p``, ``p = softmax(logits / temperature)`` over the last dimension."""
     if not temperature > 0:
         raise ValueError(f"entropy: temperature must be above 0, got {temperature!r}")
     logits = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
@@ -228,9 +228,9 @@ STATISTICS = ("min", "max", "mean", "std", "nonfinite")
 
 
 def tensor_stats(name: str, x: Tensor) -> dict[str, float | str]:
-    """``stat/<name>/{min,max,mean,std,nonfinite,dtype}`` with one copy to the host.
+    """Return ``stat/<name>/{min,max,mean,std,nonfinite,dtype}`` with one copy to the host.
 
-    Of the finite elements; NaN if there is none. std: ``sqrt(mean((x - mean)²))``, so that batches can be pooled.
+    Of the finite elements; NaN if there is none. std is ``sqrt(mean((x - mean)²))``, so batches can be pooled.
     """
     return {**dict(zip(_names(name), _statistics(x).tolist(), strict=True)), f"stat/{name}/dtype": _dtype(x)}
 
@@ -261,7 +261,7 @@ def _statistics(x: Tensor) -> Tensor:
 
 
 def constants(betas: Tensor) -> dict[str, list[float]]:
-    """``const/...`` of a diffusion's schedule: [first, last] of betas (T,) and of what is made from them, in fp64."""
+    """Return ``const/...`` of a diffusion schedule: [first, last] of betas (T,) and the derived constants, in fp64."""
     betas = torch.as_tensor(betas).detach().to("cpu", torch.float64)
     if betas.dim() != 1 or not len(betas):
         raise ValueError(f"constants: betas must be (T,), got {tuple(betas.shape)}")
@@ -276,20 +276,20 @@ def constants(betas: Tensor) -> dict[str, list[float]]:
 
 
 def endpoint(velocity: Callable[..., Tensor], x0: Tensor, x1: Tensor, **options) -> dict[str, float]:
-    """``flow/endpt_rmse@K``; options as in :func:`fmpipe.field.endpoint_rmse`."""
+    """Return ``flow/endpt_rmse@K``; options as in :func:`fmpipe.field.endpoint_rmse`."""
     return {f"flow/endpt_rmse@{k}": rmse for k, rmse in endpoint_rmse(velocity, x0, x1, **options).items()}
 
 
 def condition(velocity: Callable[..., Tensor], x0: Tensor, x1: Tensor, t: Tensor, **options) -> dict[str, float]:
-    """``flow/cond_gain_cos``; options as in :func:`fmpipe.field.condition_gain`."""
+    """Return ``flow/cond_gain_cos``; options as in :func:`fmpipe.field.condition_gain`."""
     return {"flow/cond_gain_cos": condition_gain(velocity, x0, x1, t, **options)}
 
 
 class Metrics:
-    """What a training loop gathers at the steps that log, and reads from the device once, at the end of one.
+    """Collects the metrics of a logged training step, which are read from the device once, at its end.
 
-    every: steps from one logged step to the next. gradients: of those, the share with :func:`backward` (the one figure
-    that costs more than a few sums), evenly spread, the first among them. ::
+    every: steps from one logged step to the next. gradients: the share of these with :func:`backward`, the only metric
+    that takes more than a few sums; evenly spread, including the first. ::
 
         if metrics.should(step):
             metrics.add({"loss/flow": loss, "lr": lr}, velocity_stats, head_stats).tensor("x_t", x_t)
@@ -307,12 +307,12 @@ class Metrics:
         return step % self.every == 0
 
     def should_gradients(self, step: int) -> bool:
-        """Whether this logged step is one of those with gradient norms."""
+        """Tell whether this logged step is one of those with gradient norms."""
         due = [math.ceil((step // self.every + more) * self.gradients - 1e-9) for more in (0, 1)]
         return self.should(step) and due[1] > due[0]
 
     def add(self, *parts: object) -> "Metrics":
-        """Each a mapping of numbers, strings and one-element tensors, or what ``as_dict()`` gives: the fused ops'."""
+        """Add mappings of numbers, strings and one-element tensors, or statistics of the fused ops (``as_dict()``)."""
         for part in parts:
             if not hasattr(part, "as_dict") and not isinstance(part, Mapping):
                 raise TypeError(f"Metrics.add: expected a mapping or statistics, got {type(part).__name__}")
@@ -323,12 +323,12 @@ class Metrics:
         return self
 
     def tensor(self, name: str, x: Tensor) -> "Metrics":
-        """:func:`tensor_stats`, later."""
+        """Add :func:`tensor_stats` of x."""
         self._parts += [(_names(name), _statistics(x)), {f"stat/{name}/dtype": _dtype(x)}]
         return self
 
     def collect(self) -> dict[str, object]:
-        """All that was added since the last time, as plain numbers under the log's names."""
+        """Return everything that was added since the last call, as plain numbers under the log's names."""
         parts, self._parts, out, waiting = self._parts, [], {}, {}
         for part in parts:
             rows = [part] if isinstance(part, tuple) else []

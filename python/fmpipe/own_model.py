@@ -90,7 +90,7 @@ class OpenUniAdapter:
     """Gives an OpenUni- or CrossUni-like model, with the attributes :data:`OPEN_UNI`, the methods of the protocol.
 
     Prompts go one at a time, without padding, through ``llm.model`` with the meta-queries appended, and the last
-    ``num_queries`` states through ``text_ve_encoder``, which returns z and, beside it, mu and logvar in either order:
+    ``num_queries`` states through ``text_ve_encoder``, which returns z together with mu and logvar in either order:
     the order under which z is a sample of N(mu, exp(logvar)) is used. If none is, there is no ``embed``. The velocity
     is the last output of ``fm_transformers(x, log_snr=4 - 8t, null_indicator=False)``. Inputs are cast to the model's
     dtype; what comes back is left as it is, and the checks keep their state in fp32.
@@ -118,7 +118,7 @@ class OpenUniAdapter:
             self.embed = None
 
     def _head(self, prompts: Sequence[str]) -> list[Tensor]:
-        """Return z, and the outputs of the same size beside it, each (B, n) in fp32."""
+        """Return z and the other outputs of the same size, each (B, n) in fp32."""
         m, rows = self.model, []
         for prompt in prompts:
             ids = m.tokenizer(prompt, return_tensors="pt").input_ids.to(self.device)

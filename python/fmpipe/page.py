@@ -1,4 +1,4 @@
-"""A run on one self-contained HTML page: pictures, prompts, trace, probes, settings."""
+"""Generated images on one self-contained HTML page, with prompts, trace, probes and settings."""
 
 import base64
 import html
@@ -49,13 +49,13 @@ def _plot(trace) -> str:
             return "<p>(a plot of the trace needs matplotlib)</p>"
 
 
-class Run(NamedTuple):
-    """One batch: its pictures, their captions, and the trace and probes of all of them."""
+class Batch(NamedTuple):
+    """One batch: its images, their captions, its trace, and its probes (None if they were not measured)."""
 
     images: Sequence
     captions: Sequence[str]
     trace: "Trace"
-    probes: dict
+    probes: dict | None
 
 
 def document(title: str, body: str, lang: str = "en") -> str:
@@ -84,29 +84,29 @@ def _probe_rows(probes: dict) -> str:
     return "".join(f"<tr><th>{name}</th><td>{value}</td><td>{words}</td></tr>" for name, value, words in rows)
 
 
-def page(runs: Sequence[Run], settings: dict[str, object]) -> str:
+def page(batches: Sequence[Batch], settings: dict[str, object]) -> str:
     """Return the page as a string that refers to no other file. Without matplotlib, it has no plots of the traces."""
     gallery = "".join(
         f'<figure><img src="{embedded(image)}" alt="{html.escape(caption)}">'
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-        for run in runs
+        for run in batches
         for image, caption in zip(run.images, run.captions, strict=True)
     )
     sections = []
-    for k, run in enumerate(runs, 1):
-        title = f"<h2>Batch {k} of {len(runs)}</h2>" if len(runs) > 1 else ""
+    for k, run in enumerate(batches, 1):
+        title = f"<h2>Batch {k} of {len(batches)}</h2>" if len(batches) > 1 else ""
         lines = html.escape("\n".join(run.trace.lines()))
         sections.append(
             f"{title}<h3>Trace</h3>{_plot(run.trace)}<details><summary>Every step</summary><pre>{lines}</pre></details>"
             f"<h3>Probes</h3><table>{_probe_rows(run.probes)}</table>"
         )
-    count = sum(len(run.images) for run in runs)
+    count = sum(len(run.images) for run in batches)
     title = f"{count} image{'s' * (count != 1)}"
     return document(title, f"{gallery}{''.join(sections)}<h2>Settings</h2>{table(settings)}")
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Never half a file: written beside it, then renamed."""
+    """Write a file completely or not at all: to a temporary file beside it, which is then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     try:

@@ -1,71 +1,32 @@
-"""Text to image in one object: prompts, z0, flow, VAE. A diffusers pipeline."""
+"""Text to image in one diffusers pipeline: prompts, z0, flow, VAE."""
 
 import re
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.image_processor import VaeImageProcessor
-from diffusers.utils import BaseOutput
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-import fmpipe.text.encoders  # (diffusers finds a pipeline's parts only in modules that are imported)
+import fmpipe.text.encoders  # (diffusers finds the classes of a pipeline's parts only in imported modules)
 import fmpipe.text.meta_query  # noqa: F401
 from fmkernels import flow_pair, reparameterize, velocity_stats
-from fmkernels.flow import Sample, Schedule, Trace, make_schedule, sample
-from fmpipe.bundled import BUNDLED, find_pipeline, parts
-from fmpipe.known import KnownCaptions
+from fmkernels.flow import Sample, Schedule, make_schedule, sample
+from fmpipe.bundled import BUNDLED, check_index, find_pipeline, parts, tensors_of
+from fmpipe.known import KnownCaptions, prompt_warnings
 from fmpipe.models import DiMR, DiT, VariationalHead, load_checkpoint
-from fmpipe.sampling import check_sampling
+from fmpipe.pipeline_output import FlowPipelineOutput, Probe
+from fmpipe.sampling import STORED, SamplingOptions, check_setting
 from fmpipe.vae import LatentVAE
-
-# Cosine to the nearest training caption below which a prompt is reported as unknown. Of the default model's captions,
-# 1 % are below it; of its captions in new templates, 2 %.
-FAR = 0.58
-
-
-@dataclass
-class Probe:
-    """A decoded latent as numbers: its range, its contrast (std over pixels), and the latent's rms."""
-
-    low: float
-    high: float
-    contrast: float
-    rms: float
-
-    @classmethod
-    def of(cls, *pairs: tuple[Tensor, Tensor]) -> "list[Probe]":
-        """Return the probes of pairs (image, latent). The device is read once."""
-        rows = [torch.stack([x.min(), x.max(), x.std(), z.square().mean().sqrt()]) for x, z in pairs]
-        return [cls(*row) for row in torch.stack(rows).tolist()]
-
-
-@dataclass
-class FlowPipelineOutput(BaseOutput):
-    """images: as ``output_type`` says. trace: of all steps. z0, z1: the latents before and after the flow.
-
-    probes: ``A`` decode(z0), ``B`` the rms of the first step's change, ``C`` decode(z1), as in the debugging notes.
-    mu, logvar: of the text head (None if latents were given).
-    """
-
-    images: object
-    trace: Trace
-    probes: dict[str, Probe | float]
-    mu: Tensor | None
-    logvar: Tensor | None
-    z0: Tensor
-    z1: Tensor = field(repr=False)
 
 
 class FlowPipeline(DiffusionPipeline):
     """prompt -> text states -> (mu, logvar) -> z0 -> flow -> z1 -> picture.
 
-    text_encoder: an encoder of :mod:`fmpipe.text`. text_head: makes mu and logvar of its states. velocity_net: a
+    text_encoder: an encoder of :mod:`fmpipe.text`. text_head: computes mu and logvar from its states. velocity_net: a
     :class:`fmpipe.models.DiMR` or DiT. vae: a :class:`fmpipe.vae.LatentVAE`.
 
     The other arguments are stored in ``model_index.json`` and travel with the pipeline:
@@ -78,7 +39,7 @@ class FlowPipeline(DiffusionPipeline):
         source: the data set it was trained on, ``emoji`` or ``shapes``, if it can be rebuilt; ``fmpipe check`` then
             measures on it.
         known: the embedded training captions, to warn about prompts that are far from all of them. Not saved.
-        graph: whether :meth:`__call__` captures the velocity in a CUDA graph; see :func:`fmkernels.flow.sample`. Not
+        graph: whether :meth:`__call__` captures a solver step in a CUDA graph; see :func:`fmkernels.flow.sample`. Not
             saved.
     """
 
@@ -103,16 +64,14 @@ class FlowPipeline(DiffusionPipeline):
         graph: bool | str = "auto",
     ):
         super().__init__()
-        settings = {
-            "fm_gain": fm_gain, "guidance_scale": guidance_scale, "schedule": schedule, "solver": solver,
-            "num_inference_steps": num_inference_steps, "max_guidance": max_guidance,
-        }  # fmt: skip
-        check_sampling(**settings)
+        own = SamplingOptions(num_inference_steps, guidance_scale, schedule, solver, fm_gain, graph=graph)
+        check_setting("max_guidance", max_guidance, "max_guidance")
         if fm_gain is None:
             raise ValueError("fm_gain must be a finite number, got None")
         _check_parts(text_encoder, text_head, velocity_net, vae)
         self.register_modules(text_encoder=text_encoder, text_head=text_head, velocity_net=velocity_net, vae=vae)
-        self.register_to_config(**settings, source=source)
+        settings = {name: getattr(own, name) for name in STORED}
+        self.register_to_config(**settings, max_guidance=max_guidance, source=source)
         self.known, self.graph = known, graph
         self.image_processor = VaeImageProcessor(vae_scale_factor=vae.factor)
 
@@ -120,8 +79,9 @@ class FlowPipeline(DiffusionPipeline):
     def from_pretrained(cls, name: str | Path, **options) -> "FlowPipeline":
         """Load a pipeline from its folder, from the folder of a training run, or by its name (``"default"``).
 
-        options: as in diffusers' ``from_pretrained``. Only safetensors are read. Raises FileNotFoundError if there is
-        no pipeline, OSError naming the part and file that is damaged or lacks tensors.
+        options: as in diffusers' ``from_pretrained``. Only safetensors are read, and no Python code of the pipeline is
+        run. Raises FileNotFoundError if there is no pipeline, OSError naming the part and file that is damaged or lacks
+        tensors, ValueError naming an invalid entry of ``model_index.json``.
         """
         try:
             name = find_pipeline(name)
@@ -135,8 +95,11 @@ class FlowPipeline(DiffusionPipeline):
                 if isinstance(part, torch.nn.Module):
                     torch.nn.Module.to(part, dtype)  # diffusers' own would warn about the fp16 files
             return cls(**{**made, **options})
-        stored = _stored(Path(name)) if Path(name).is_dir() else {}
-        pipe = super().from_pretrained(str(name), **{"use_safetensors": True, **options})
+        stored = {}
+        if Path(name).is_dir():
+            check_index(Path(name), options)
+            stored = tensors_of(Path(name))
+        pipe = super().from_pretrained(str(name), **{"use_safetensors": True, **options, "trust_remote_code": False})
         for part, names in stored.items():
             if part not in options and (missing := sorted(pipe.components[part].state_dict().keys() - names)):
                 raise OSError(f"{part} of {name} has {len(missing)} missing keys, first {missing[0]}")
@@ -146,10 +109,10 @@ class FlowPipeline(DiffusionPipeline):
     def from_released(
         cls, text_encoder, checkpoint: str | Path, vae: str | Path, *, preset: str | None = None, **options
     ):
-        """The pipeline of released parts: the folder of a CLIP or T5, a ``.pth`` of both networks, an LDM VAE file.
+        """Load a pipeline from released files: the folder of a CLIP or T5, a ``.pth`` of both networks, an LDM VAE.
 
-        text_encoder: also one of :mod:`fmpipe.text`. preset: of the checkpoint; its file name if left out. options: of
-        the constructor.
+        text_encoder: also an encoder of :mod:`fmpipe.text`. preset: that of the checkpoint; the default is its file
+        name. options: those of the constructor.
         """
         from fmpipe.text import load_text_encoder
 
@@ -168,35 +131,17 @@ class FlowPipeline(DiffusionPipeline):
 
     @torch.no_grad()
     def encode(self, prompt: str | Sequence[str], prompt_embeds: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """mu and logvar, (B, C, H, W): of prompts, or of the text states ``prompt_embeds`` (B, L, D)."""
+        """Return mu and logvar, (B, C, H, W), of prompts or of the text states ``prompt_embeds`` (B, L, D)."""
         mask = None
         if prompt_embeds is None:
             if self.text_encoder is None:
                 raise ValueError("prompt needs a text_encoder, and this pipeline has none: give prompt_embeds")
             prompts = [prompt] if isinstance(prompt, str) else list(prompt)
             prompt_embeds, mask = self.text_encoder(prompts)
-            self._warn_about(prompts, prompt_embeds, mask)
+            for message in prompt_warnings(prompts, prompt_embeds, mask, self.known, self.text_encoder):
+                warnings.warn(message, stacklevel=3)
         head = self.text_head
         return head(prompt_embeds.to(head.device, head.dtype), None if mask is None else mask.to(head.device))
-
-    def _warn_about(self, prompts: Sequence[str], states: Tensor, mask: Tensor) -> None:
-        """Warn about prompts that are empty, longer than the encoder reads, or unlike every training caption."""
-        nearest = self.known.nearest(states, mask) if self.known else [(None, 1.0)] * len(prompts)
-        cut = getattr(self.text_encoder, "cut", lambda prompt: None)
-        said = []
-        for prompt, (caption, cosine) in zip(prompts, nearest, strict=True):
-            if not prompt.strip():
-                said.append("the prompt is empty: the image shows nothing in particular")
-            elif rest := cut(prompt):
-                rest = f"{rest[:57]}..." if len(rest) > 60 else rest
-                said.append(f"the prompt is too long for the text encoder, which ignores everything from {rest!r} on")
-            elif cosine < FAR:
-                said.append(
-                    f"{prompt!r} is unlike everything this model was trained on; drawn from: {caption!r} "
-                    f"(cosine similarity {cosine:.2f}). The model knows English names of things that have an emoji"
-                )
-        for message in dict.fromkeys(said):
-            warnings.warn(message, stacklevel=4)
 
     def prepare_latents(
         self,
@@ -206,14 +151,14 @@ class FlowPipeline(DiffusionPipeline):
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
         align_variance: bool | float = False,
     ) -> Tensor:
-        """z0 in fp32: a sample of N(mu, exp(logvar)), or mu. align_variance: every sample gets std 1, or this one."""
+        """Return z0 in fp32: a sample of N(mu, exp(logvar)), or mu. align_variance: set each std to 1, or to this."""
         mu, logvar = mu.float(), logvar.float()
         z0 = mu
         if z0_mode == "sample":
             z0 = reparameterize(mu, logvar, eps=_noise(mu, generator))[0]
         return _aligned(z0, align_variance)
 
-    # The whole way
+    # Prompt to image
 
     @torch.no_grad()
     def __call__(
@@ -238,6 +183,7 @@ class FlowPipeline(DiffusionPipeline):
         callback_on_step_end: Callable | None = None,
         callback_on_step_end_tensor_inputs: Sequence[str] = ("latents",),
         graph: bool | str | None = None,
+        probes: bool = False,
     ) -> FlowPipelineOutput | tuple:
         """Generate ``num_images_per_prompt`` images for each prompt.
 
@@ -256,25 +202,17 @@ class FlowPipeline(DiffusionPipeline):
             callback_on_step_end: as in diffusers, called with (pipeline, step, t, {"latents": x}). Latents in the dict
                 that it returns replace the state. Not supported with the adaptive solver 'dopri5'.
             callback_on_step_end_tensor_inputs: also ``"stats"``, the step's row of the trace, (B, 5), on the device.
-            graph: whether to capture the velocity in a CUDA graph (True, False or ``"auto"``); None is the pipeline's.
+            graph: whether to capture a solver step in a CUDA graph (True, False or ``"auto"``); None is the pipeline's.
+            probes: whether to measure the output's ``probes``, which decodes z0 too.
         """
-        own = self.config
-        num_inference_steps = own.num_inference_steps if num_inference_steps is None else num_inference_steps
-        guidance = own.guidance_scale if guidance_scale is None else guidance_scale
-        guidance = None if guidance == 1 else guidance  # the same velocity, at half the cost
-        gain = own.fm_gain if fm_gain is None else fm_gain
-        schedule, solver = schedule or own.schedule, solver or own.solver
-        plan = self.check_inputs(
-            prompt, prompt_embeds, latents, num_inference_steps, guidance_scale, schedule, solver,
-            num_images_per_prompt, generator, z0_mode, fm_gain, dt_scale, time_dir, align_variance, velocity_dtype,
-            output_type, callback_on_step_end, callback_on_step_end_tensor_inputs,
-        )  # fmt: skip
-        if guidance is not None and own.max_guidance is not None and not 0 <= guidance <= own.max_guidance:
-            why = "it was trained without guidance" if own.max_guidance <= 1 else "expect distorted images"
-            warnings.warn(
-                f"guidance_scale {guidance:g} is outside 0 to {own.max_guidance:g}, which this model tolerates: {why}",
-                stacklevel=3,
-            )
+        options = SamplingOptions(
+            num_inference_steps, guidance_scale, schedule, solver, fm_gain, dt_scale, time_dir, align_variance,
+            velocity_dtype, z0_mode, num_images_per_prompt, output_type, graph,
+        ).completed(self.config)  # fmt: skip
+        self.check_inputs(
+            prompt, prompt_embeds, latents, generator, callback_on_step_end, callback_on_step_end_tensor_inputs, options
+        )
+        self._warn_about_guidance(options.solver_arguments["guidance"])
 
         # 1. prompts to mu and logvar, 2. to z0
         mu = logvar = None
@@ -287,24 +225,35 @@ class FlowPipeline(DiffusionPipeline):
 
         # 3. the flow
         z1, trace = self.flow(
-            z0, plan, solver=solver, guidance=guidance, gain=gain, dt_scale=dt_scale, time_dir=time_dir,
-            dtype=velocity_dtype, callback=callback_on_step_end, seen=callback_on_step_end_tensor_inputs,
-            graph=self.graph if graph is None else graph,
+            z0, make_schedule(options.schedule, options.num_inference_steps), dtype=velocity_dtype,
+            callback=callback_on_step_end, callback_inputs=callback_on_step_end_tensor_inputs,
+            graph=self.graph if graph is None else graph, **options.solver_arguments,
         )  # fmt: skip
 
-        # 4. pictures, and the three looks
-        decoded = self.vae.decode(z1.to(self.vae.dtype)).float()
-        first = self.vae.decode(z0.to(self.vae.dtype)).float()
-        before, after = Probe.of((first, z0), (decoded, z1))
-        probes = {"A": before, "B": trace.values[0, :, 2].mean().item(), "C": after}
+        # 4. images
+        decoded = self._decoded(z1) if probes or output_type != "latent" else None
+        measured = None
+        if probes:
+            before, after = Probe.of((self._decoded(z0), z0), (decoded, z1))
+            measured = {"A": before, "B": trace.values[0, :, 2].mean().item(), "C": after}
         images = z1 if output_type == "latent" else self.image_processor.postprocess(decoded, output_type=output_type)
         self.maybe_free_model_hooks()
         if not return_dict:
             return (images, trace)
-        return FlowPipelineOutput(images, trace, probes, mu, logvar, z0, z1)
+        return FlowPipelineOutput(images, trace, measured, mu, logvar, z0, z1)
+
+    def _decoded(self, z: Tensor) -> Tensor:
+        """Return pixels in fp32; raise FloatingPointError if any is not finite, as a picture would not show it."""
+        pixels = self.vae.decode(z.to(self.vae.dtype)).float()
+        if not pixels.isfinite().all():
+            raise FloatingPointError(
+                f"vae: {(~pixels.isfinite()).sum()} of {pixels.numel()} decoded values are infinite or NaN, from "
+                f"latents of up to {z.abs().max():.3g}: its weights are damaged, or {self.vae.dtype} is too narrow"
+            )
+        return pixels
 
     def velocity(self, x: Tensor, t: Tensor, null: Tensor | None = None) -> Tensor:
-        """The network's velocity of x in its own dtype. null: (B,) bool; left out, nothing is null, as in training."""
+        """Return the velocity of x, in the network's dtype. null: (B,) bool, the null indicator; all False if None."""
         net = self.velocity_net
         null = torch.zeros(len(x), dtype=torch.bool, device=x.device) if null is None else null
         return net.velocity(x.to(net.dtype), t, null=null)
@@ -316,12 +265,13 @@ class FlowPipeline(DiffusionPipeline):
         *,
         dtype: torch.dtype | None = None,
         callback: Callable | None = None,
-        seen: Sequence[str] = ("latents",),
+        callback_inputs: Sequence[str] = ("latents",),
         **options,
     ) -> Sample:
-        """(z1, trace): z0 carried along the velocity. dtype: of the network's forward, its own if None.
+        """Return (z1, trace) of moving z0 along the velocity. dtype: that of the forward; None is the network's own.
 
-        callback, seen: ``callback_on_step_end`` and what it gets. options: of :func:`fmkernels.flow.sample`.
+        callback, callback_inputs: ``callback_on_step_end`` and the tensors that it gets. options: those of
+        :func:`fmkernels.flow.sample`.
         """
         bar = self.progress_bar(total=len(plan))
         times = (plan.reversed() if options.get("time_dir") == "1->0" else plan).t.tolist()
@@ -331,14 +281,16 @@ class FlowPipeline(DiffusionPipeline):
             if callback is None:
                 return None
             tensors = {"latents": x, "stats": stats}
-            asked = {name: tensors[name] for name in seen or ()}
-            return (callback(self, step, times[step], asked) or {}).get("latents")
+            inputs = {name: tensors[name] for name in callback_inputs or ()}
+            return (callback(self, step, times[step], inputs) or {}).get("latents")
 
         with bar, _computing_in(self.velocity_net, dtype):
             adaptive = options.get("solver") == "dopri5"
-            return sample(self.velocity, z0, plan, step_end=None if adaptive else step_end, **options)
+            watched = callback is not None and "latents" in (callback_inputs or ())
+            step_end = None if adaptive else step_end
+            return sample(self.velocity, z0, plan, step_end=step_end, copy_state=watched, **options)
 
-    # Latents as they are
+    # Latents from several prompts
 
     @torch.no_grad()
     def interpolate(
@@ -401,7 +353,7 @@ class FlowPipeline(DiffusionPipeline):
         if not images.abs().max() <= 1.01:
             raise ValueError(f"calibrate_gain: images must be in [-1, 1], got {images.min():.3g} to {images.max():.3g}")
         if isinstance(prompts, str) or len(images) != len(prompts):
-            raise ValueError(f"calibrate_gain: prompts must be a list of {len(images)}, one an image, got {prompts!r}")
+            raise ValueError(f"calibrate_gain: prompts must be a list of {len(images)}, one per image, got {prompts!r}")
         draw = torch.Generator().manual_seed(seed)
         mu, logvar = self.encode(prompts)
         z0 = self.prepare_latents(mu, logvar, generator=draw).to(self._execution_device)
@@ -416,10 +368,9 @@ class FlowPipeline(DiffusionPipeline):
         return gain
 
     def check_inputs(
-        self, prompt, prompt_embeds, latents, steps, guidance_scale, schedule, solver, count, generator, z0_mode,
-        fm_gain, dt_scale, time_dir, align_variance, velocity_dtype, output_type, callback, seen,
-    ) -> Schedule:  # fmt: skip
-        """The schedule, once all arguments are what they must be; errors name the one that is not."""
+        self, prompt, prompt_embeds, latents, generator, callback, callback_inputs, options: SamplingOptions
+    ) -> None:
+        """Raise ValueError or TypeError, naming the argument, for inputs that do not fit the pipeline or each other."""
         inputs = {"prompt": prompt, "prompt_embeds": prompt_embeds, "latents": latents}
         given = [name for name, x in inputs.items() if x is not None]
         if len(given) != 1:
@@ -434,48 +385,34 @@ class FlowPipeline(DiffusionPipeline):
             if x is not None and (not isinstance(x, Tensor) or not len(x) or tuple(x.shape[1:]) != shape):
                 got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
                 raise ValueError(f"{name} must be (B, {', '.join(map(str, shape))}), got {got}")
-        check_sampling(
-            num_inference_steps=steps, num_images_per_prompt=count, guidance_scale=guidance_scale, fm_gain=fm_gain,
-            dt_scale=dt_scale, schedule=schedule, solver=solver, output_type=output_type, z0_mode=z0_mode,
-            time_dir=time_dir, align_variance=align_variance,
-        )  # fmt: skip
-        if velocity_dtype not in (None, torch.float64, torch.float32, torch.float16, torch.bfloat16):
-            raise ValueError(f"velocity_dtype must be a floating point dtype or None, got {velocity_dtype!r}")
+        count = options.num_images_per_prompt
         if latents is not None and count > 1:
             raise ValueError(f"num_images_per_prompt must be 1 with latents, got {count}: repeat the latents")
-        pictures = count * (1 if isinstance(prompt, str) else len(inputs[given[0]]))
-        if isinstance(generator, (list, tuple)) and len(generator) != pictures:
-            raise ValueError(f"generator must be one, or one for each of {pictures} images, got {len(generator)}")
+        images = count * (1 if isinstance(prompt, str) else len(inputs[given[0]]))
         generators = generator if isinstance(generator, (list, tuple)) else [generator]
+        if generators is generator and len(generator) != images:
+            raise ValueError(f"generator must be one, or one for each of {images} images, got {len(generator)}")
         if not all(g is None or isinstance(g, torch.Generator) for g in generators):
             raise TypeError(f"generator must be a torch.Generator or a list of them, got {generator!r}")
         if callback is not None and not callable(callback):
             raise TypeError(f"callback_on_step_end must be callable, got {type(callback).__name__}")
-        if callback is not None and solver == "dopri5":
+        if callback is not None and options.solver == "dopri5":
             raise ValueError("callback_on_step_end is not supported with the adaptive solver 'dopri5'")
-        if unknown := set(seen or ()) - set(self._callback_tensor_inputs):
+        if unknown := set(callback_inputs or ()) - set(self._callback_tensor_inputs):
             known = ", ".join(self._callback_tensor_inputs)
             raise ValueError(f"callback_on_step_end_tensor_inputs: there is no {unknown.pop()!r}; choose from {known}")
-        return make_schedule(schedule, steps)
 
-
-def _stored(folder: Path) -> dict[str, set[str]]:
-    """The names of the tensors of every part that diffusers loads: it would leave missing ones at random values."""
-    names = {}
-    for part in (p for p in ("text_head", "velocity_net", "vae") if (folder / p).is_dir()):
-        names[part] = set()
-        for file in (folder / part).glob("*.safetensors"):
-            try:
-                with safe_open(file, "pt") as tensors:
-                    names[part] |= set(tensors.keys())
-            except SafetensorError as error:
-                size = file.stat().st_size
-                raise OSError(f"{part}/{file.name} of {folder} ({size} bytes) cannot be read: {error}") from None
-    return names
+    def _warn_about_guidance(self, guidance: float | None) -> None:
+        most = self.config.max_guidance
+        if guidance is not None and most is not None and not 0 <= guidance <= most:
+            why = "it was trained without guidance" if most <= 1 else "expect distorted images"
+            warnings.warn(
+                f"guidance_scale {guidance:g} is outside 0 to {most:g}, which this model tolerates: {why}", stacklevel=4
+            )
 
 
 def _check_parts(text_encoder, text_head: VariationalHead, velocity_net: DiMR | DiT, vae: LatentVAE) -> None:
-    """ValueError where one part's output is not the next one's input: it would be a riddle later."""
+    """Raise ValueError if the output of a part does not fit the input of the next one."""
     head = text_head.config
     if text_encoder is not None and (text_encoder.tokens, text_encoder.dim) != (head.tokens, head.width):
         raise ValueError(
@@ -490,17 +427,18 @@ def _check_parts(text_encoder, text_head: VariationalHead, velocity_net: DiMR | 
 
 
 def _aligned(z0: Tensor, to: bool | float) -> Tensor:
-    """Every sample's std set to 1 (True) or to a number; False leaves them."""
+    """Return z0 with the std of every sample set to 1 (True) or to a number, or as it is (False)."""
     if to is False:
         return z0
     return z0 * (float(to) / z0.flatten(1).std(1).clamp_min(1e-8).view(-1, *[1] * (z0.dim() - 1)))
 
 
 @contextmanager
-def _computing_in(net: torch.nn.Module, dtype: torch.dtype | None):
-    """The network's forward in another dtype: its weights widened for a while, or autocast to a narrower one."""
+def _computing_in(net: torch.nn.Module, dtype: torch.dtype | str | None):
+    """Run the network's forward in another dtype: convert its weights to a wider one, or autocast to a narrower one."""
     own = net.dtype
-    if dtype in (None, own):
+    dtype = own if dtype is None else getattr(torch, str(dtype).removeprefix("torch."))  # also a name: "float32"
+    if dtype == own:
         yield
     elif torch.promote_types(dtype, own) != dtype:
         with torch.autocast(net.device.type, dtype=dtype):
@@ -510,11 +448,11 @@ def _computing_in(net: torch.nn.Module, dtype: torch.dtype | None):
         try:
             yield
         finally:
-            net.to(own)  # exactly what they were
+            net.to(own)  # restores the same bits
 
 
 def _noise(like: Tensor, generator: torch.Generator | Sequence[torch.Generator] | None) -> Tensor:
-    """N(0, 1) as ``like``, drawn where the generator lives; of several generators one for each sample."""
+    """Return N(0, 1) noise like ``like``, drawn on the generator's device; several generators: one for each sample."""
     if isinstance(generator, Sequence):
         return torch.cat([_noise(x[None], g) for x, g in zip(like, generator, strict=True)])
     device = "cpu" if generator is None else generator.device

@@ -1,4 +1,4 @@
-"""A run's log: one JSON object a line, and the same numbers for TensorBoard."""
+"""The log of a run: one JSON object per line, and the same numbers for TensorBoard."""
 
 import atexit
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows; one writer a file there
+except ImportError:  # Windows: only one writer per file
     fcntl = None
 
 LOG_NAME = "log.jsonl"
@@ -22,16 +22,16 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class RunLog:
-    """Writes ``{"step": 12, "time": 1700000000.0, "flow/cos": 0.5}`` and the like to ``folder/log.jsonl``.
+    """Writes lines such as ``{"step": 12, "time": 1700000000.0, "flow/cos": 0.5}`` to ``folder/log.jsonl``.
 
-    report_to: ``jsonl``, ``tensorboard``, or both. Lines wait in memory until there are ``flush_every`` of them or
-    ``flush_seconds`` have passed at a write, and go to the file as whole lines: one file may have several writers. They
-    are written out by ``close``, at the end of a ``with``, and when Python ends, also by an exception or Ctrl-C.
-    No signal handler is installed: what kills without Python's end (SIGTERM unless you turn it into SystemExit, kill
-    -9, ``os._exit``) costs the waiting lines, and may tear the last one in the file. A torn line is cut off by the next
-    writer, with a warning, and left out by :func:`read_log`.
-    A full disk does not end a training: it is a warning, the file keeps whole lines, the others wait for the next try;
-    ``close`` raises OSError if some are still left. In several processes of a job, write from one.
+    report_to: ``jsonl``, ``tensorboard``, or both. Lines are buffered until there are ``flush_every`` of them or
+    ``flush_seconds`` have passed, and written as complete lines, so a file may have several writers. The buffer is
+    also written by ``close``, at the end of a ``with`` block, and when Python exits, also after an exception or Ctrl-C.
+    No signal handler is installed: a process killed without Python's exit (SIGTERM unless it is turned into SystemExit,
+    kill -9, ``os._exit``) loses the buffered lines and may leave an incomplete one. The next writer removes that line
+    with a warning, and :func:`read_log` ignores it.
+    A full disk does not stop training: there is a warning, and the lines are kept for the next write; ``close`` raises
+    OSError if some are still not written. In a job with several processes, write from one.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class RunLog:
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
             self._file = os.open(self.path, flags, 0o644)
             with _locked(self._file):
-                _mend(self._file, self.path)
+                _end_line(self._file, self.path)
         self._open = True
         atexit.register(self.close)
 
     def write(self, step: int, values: Mapping[str, object] | None = None, **more: object) -> None:
-        """One line. Values: numbers (a tensor or array of one element too), strings, bool, None, lists of these.
+        """Write one line. Values: numbers (also tensors or arrays of one element), strings, bool, None, lists of these.
 
-        Non-finite numbers become the strings "NaN", "Infinity", "-Infinity", as JSON has no others. TypeError for what
-        is none of these; ValueError after ``close``, and for a value called step or time; RuntimeError in a fork.
+        Non-finite numbers become the strings "NaN", "Infinity", "-Infinity", which JSON lacks. Raises TypeError for
+        other values, ValueError after ``close`` and for a value named step or time, RuntimeError in a forked process.
         """
         if not self._open:
             raise ValueError(f"RunLog.write: the log of {self.folder} is closed")
@@ -91,14 +91,14 @@ class RunLog:
                     self._try_append()
 
     def flush(self) -> None:
-        """What waits goes to the files now."""
+        """Write the buffered lines to the files."""
         with self._lock:
             self._try_append()
             if self._board:
                 self._board.flush()
 
     def close(self) -> None:
-        """Flushes and lets go of the files; a second time does nothing. OSError if lines could not be written."""
+        """Flush and close the files, once. Raises OSError if lines could not be written."""
         atexit.unregister(self.close)
         with self._lock:
             if not self._open:
@@ -136,14 +136,14 @@ class RunLog:
             )
 
     def _append(self) -> None:
-        """All waiting lines in one write. If it fails, the whole lines it wrote stay in the file; the others wait."""
+        """Write all buffered lines at once. If this fails, complete lines stay in the file; the others are kept."""
         if not self._lines or self._file is None:
             return
         lines, self._lines = self._lines, []  # out of the way of a signal handler that flushes too
         data, done = b"".join(lines), 0
         try:
             with _locked(self._file):
-                _mend(self._file, self.path)
+                _end_line(self._file, self.path)
                 start = os.fstat(self._file).st_size
                 try:
                     while done < len(data):  # a write may take less than it was given
@@ -158,7 +158,7 @@ class RunLog:
             self._lines[:0] = lines[data.count(b"\n", 0, done) :]
 
     def _show(self, step: int, now: float, values: Mapping[str, object]) -> None:
-        """Numbers as scalars, a list's as name/0, name/1; a string as text, when it is new."""
+        """Write numbers as scalars, those of a list as name/0, name/1, and a string as text when it is new."""
         for name, value in values.items():
             if isinstance(value, list):
                 self._show(step, now, {f"{name}/{i}": part for i, part in enumerate(value)})
@@ -171,9 +171,9 @@ class RunLog:
 
 
 def read_log(path: str | Path) -> list[dict]:
-    """The lines of a log, or of the log in a folder; "NaN", "Infinity", "-Infinity" are floats again.
+    """Return the lines of a log, or of the log in a folder; "NaN", "Infinity", "-Infinity" become floats.
 
-    Lines that are torn, or no JSON object, are left out, with a warning that counts them.
+    Lines that are incomplete or not a JSON object are left out, with a warning.
     """
     path = Path(path)
     path = path / LOG_NAME if path.is_dir() else path
@@ -194,7 +194,7 @@ def _tensorboard(folder: Path):
 
 @contextlib.contextmanager
 def _locked(file: int) -> Iterator[None]:
-    """Alone among the writers of a file. Some file systems have no locks; there a file has one writer."""
+    """Lock a file against other writers. On file systems without locks, a file may have one writer only."""
     if fcntl is None:
         yield
         return
@@ -207,12 +207,12 @@ def _locked(file: int) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
-def _mend(file: int, path: Path) -> None:
-    """Ends the file at a line's end: a last line without one gets it if it is whole, and is cut off if it is torn."""
+def _end_line(file: int, path: Path) -> None:
+    """End the file with a complete line: terminate a last line that is complete, remove one that is not."""
     size = os.fstat(file).st_size
     start, tail = size, b""
     while start and b"\n" not in tail:
-        step = min(start, 1 if start == size else 1 << 16)  # the last byte says it all, but after a kill
+        step = min(start, 1 if start == size else 1 << 16)  # the last byte suffices, except after a kill
         start -= step
         os.lseek(file, start, os.SEEK_SET)
         tail = os.read(file, step) + tail
@@ -235,7 +235,7 @@ def _parsed(line: bytes) -> dict | None:
 
 
 def _plain(name: str, value: object) -> object:
-    """Python's own types; those of numpy and torch through ``item``."""
+    """Return a value as a type of Python; those of numpy and torch through ``item``."""
     if isinstance(value, (bool, int, float, str)) or value is None:
         return value
     if isinstance(value, (list, tuple)):
@@ -249,7 +249,7 @@ def _plain(name: str, value: object) -> object:
 
 
 def strict(value: object) -> object:
-    """A tree of lists and dicts whose non-finite numbers are "NaN", "Infinity", "-Infinity": JSON has no others."""
+    """Return a tree of lists and dicts with "NaN", "Infinity", "-Infinity" in place of non-finite numbers, for JSON."""
     if isinstance(value, dict):
         return {name: strict(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,8 @@
 """Sampling settings: their names, ranges and checks, shared by the pipeline and the command line. Imports no torch."""
 
-from collections.abc import Callable
-from math import isfinite
+from collections.abc import Callable, Mapping
+from dataclasses import InitVar, dataclass, fields, replace
+from reprlib import repr  # shortened: a value of a damaged file may be long
 from typing import Literal, get_args
 
 Solver = Literal["euler", "heun", "ab2", "dopri5"]
@@ -14,31 +15,74 @@ CHOICES = {
     "time_dir": get_args(TimeDirection),
     "z0_mode": ("sample", "mean"),
     "output_type": ("pil", "np", "pt", "latent"),
+    "graph": (True, False, "auto"),
 }
 COUNTS = ("num_inference_steps", "num_images_per_prompt")
 NUMBERS = ("guidance_scale", "fm_gain", "dt_scale", "max_guidance")
-OWN = ("num_inference_steps", "guidance_scale", "schedule", "solver", "fm_gain", "max_guidance")  # may be None
+STORED = ("num_inference_steps", "guidance_scale", "schedule", "solver", "fm_gain")  # in a pipeline's config
+OWN = (*STORED, "max_guidance", "graph")  # None selects the pipeline's own value
+FLOAT32_MAX = 2.0**128 - 2.0**104
+DTYPES = ("float64", *get_args(Dtype))
 
 
-def check_sampling(label: Callable[[str], str] = str, **settings: object) -> None:
-    """Raise ValueError for the first setting that cannot be used.
+@dataclass(frozen=True)
+class SamplingOptions:
+    """The settings of one :meth:`fmpipe.FlowPipeline.__call__`, which describes them.
 
     Args:
         label: maps the name of a setting to the name that the user knows it by, such as ``--steps``.
-        settings: any of the arguments of :meth:`fmpipe.FlowPipeline.__call__` in ``CHOICES``, ``COUNTS`` and
-            ``NUMBERS``, and ``align_variance``. For those in ``OWN``, None selects the pipeline's own value.
+
+    Raises ValueError, naming the first setting that is invalid.
     """
-    for name, value in settings.items():
-        if value is None and name in OWN:
-            continue
-        if name in CHOICES and value not in CHOICES[name]:
-            raise ValueError(f"unknown {label(name)} {value!r}; choose one of {', '.join(CHOICES[name])}")
-        if name in COUNTS and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ValueError(f"{label(name)} must be a whole number of at least 1, got {value!r}")
-        if name in NUMBERS and (not isinstance(value, (int, float)) or not isfinite(value)):
-            raise ValueError(f"{label(name)} must be a finite number, got {value!r}")
-        if name == "align_variance" and not isinstance(value, bool):
-            if not isinstance(value, (int, float)) or not isfinite(value):
-                raise ValueError(f"{label(name)} must be a finite number, got {value!r}")
-            if value <= 0:
-                raise ValueError(f"{label(name)} must be True, False or a positive standard deviation, got {value!r}")
+
+    num_inference_steps: int | None = None
+    guidance_scale: float | None = None
+    schedule: Schedule | None = None
+    solver: Solver | None = None
+    fm_gain: float | None = None
+    dt_scale: float = 1.0
+    time_dir: TimeDirection = "0->1"
+    align_variance: bool | float = False
+    velocity_dtype: object | None = None  # a torch.dtype or its name
+    z0_mode: str = "sample"
+    num_images_per_prompt: int = 1
+    output_type: str = "pil"
+    graph: bool | str | None = None
+    label: InitVar[Callable[[str], str]] = str
+
+    def __post_init__(self, label: Callable[[str], str]):
+        for field in fields(self):
+            check_setting(field.name, getattr(self, field.name), label(field.name))
+
+    @property
+    def changed(self) -> dict[str, object]:
+        """The settings that are not at their defaults, as arguments of the pipeline."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+
+    def completed(self, config: Mapping[str, object]) -> "SamplingOptions":
+        """Return the options with the values of a pipeline's config in place of None."""
+        return replace(self, **{name: config[name] for name in STORED if getattr(self, name) is None})
+
+    @property
+    def solver_arguments(self) -> dict[str, object]:
+        """The arguments of :func:`fmkernels.flow.sample`. A guidance scale of 1 is none, at half the cost."""
+        guidance = None if self.guidance_scale == 1 else self.guidance_scale
+        shared = {"solver": self.solver, "dt_scale": self.dt_scale, "time_dir": self.time_dir}
+        return {**shared, "guidance": guidance, "gain": self.fm_gain}
+
+
+def check_setting(name: str, value: object, label: str) -> None:
+    """Raise ValueError, calling the setting ``label``, unless its value is valid."""
+    if value is None and name in OWN:
+        return
+    if name in CHOICES and value not in CHOICES[name]:
+        raise ValueError(f"unknown {label} {repr(value)}; choose one of {', '.join(map(str, CHOICES[name]))}")
+    if name in COUNTS and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ValueError(f"{label} must be a whole number of at least 1, got {repr(value)}")
+    number = name in NUMBERS or (name == "align_variance" and not isinstance(value, bool))
+    if number and (not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) <= FLOAT32_MAX):
+        raise ValueError(f"{label} must be a finite number, got {repr(value)}")
+    if name == "align_variance" and value is not False and value <= 0:
+        raise ValueError(f"{label} must be True, False or a positive standard deviation, got {repr(value)}")
+    if name == "velocity_dtype" and value is not None and str(value).removeprefix("torch.") not in DTYPES:
+        raise ValueError(f"{label} must be a floating point dtype or None, got {repr(value)}")

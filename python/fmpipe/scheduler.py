@@ -1,4 +1,4 @@
-"""diffusers' flow-matching Euler scheduler with an fp32 state: for any pipeline that takes the original."""
+"""diffusers' flow-matching Euler scheduler with an fp32 state, for any pipeline that uses diffusers' own."""
 
 from typing import NamedTuple
 
@@ -31,17 +31,17 @@ class FlowEulerScheduler(FlowMatchEulerDiscreteScheduler):
         image = pipe(prompt).images[0]
         print(*pipe.scheduler.trace.lines(), sep="\\n")  # step0: |x|=0.7889, |v|=0.4671, dt=-0.0200
 
-    The original rounds dt v and the state to the model's dtype at every step. Here the caller gets a rounded copy, each
-    time a new tensor, and the next step goes on from what was rounded. Where the sample passed in is not that copy (a
-    callback, an inpainting mask) the sample counts; elements that are still what was returned keep their fp32 value.
-    Identity and version of the tensor tell, else a comparison on the device: nothing is read back to the host. Changes
-    that autograd does not see (``.data``, a numpy view) are not seen. ``set_timesteps`` starts afresh, and so does a
-    step that does not follow the last one; the last step lets the state go.
+    diffusers' scheduler rounds dt v and the state to the model's dtype at every step. Here the caller gets a rounded
+    copy, a new tensor each time, and the next step continues from the unrounded state. If the sample that is passed in
+    was changed (by a callback or an inpainting mask), the changed elements are used; the others keep their fp32 value.
+    Changes are detected by identity and version of the tensor, or by a comparison on the device, without reading back
+    to the host. Changes that autograd does not track (``.data``, a numpy view) are not detected. ``set_timesteps``, or
+    a step that does not follow the last one, drops the state; so does the last step.
 
     ``DiffusionPipeline.from_pretrained`` finds the class in a saved pipeline once ``fmpipe.scheduler`` is imported.
 
-    ``per_token_timesteps``, ``stochastic_sampling`` and gradients are left to the original's step: no fp32 state, no
-    row in the trace.
+    With ``per_token_timesteps``, ``stochastic_sampling`` or gradients, diffusers' own step runs: no fp32 state, no row
+    in the trace.
     """
 
     _compatibles = ["FlowMatchEulerDiscreteScheduler"]  # noqa: RUF012 as diffusers has it
@@ -50,7 +50,7 @@ class FlowEulerScheduler(FlowMatchEulerDiscreteScheduler):
 
     @property
     def trace(self) -> Trace:
-        """Of the steps since ``set_timesteps``, under their index in the schedule; t is sigma."""
+        """The trace of the steps since ``set_timesteps``, numbered by their index in the schedule; t is sigma."""
         if self._trace is None or (self._step_index is None and len(self._trace)):
             self._trace = Trace()
         return self._trace
@@ -71,8 +71,8 @@ class FlowEulerScheduler(FlowMatchEulerDiscreteScheduler):
         """``prev_sample``, in model_output's dtype, one step after sample; a 1-tuple with ``return_dict=False``.
 
         model_output: the velocity, of sample's shape and on its device, (B, ...). timestep: one of ``timesteps``; it
-        chooses the first step, unless ``set_begin_index`` did, and the others follow. The rest is the original's, which
-        ignores ``s_*``. Raises RuntimeError before ``set_timesteps``, IndexError after the last step.
+        chooses the first step, unless ``set_begin_index`` did, and the others follow. The other arguments are those of
+        diffusers, which ignores ``s_*``. Raises RuntimeError before ``set_timesteps``, IndexError after the last step.
         """
         if getattr(self, "num_inference_steps", None) is None:
             raise RuntimeError("FlowEulerScheduler.step: there is no schedule yet; call set_timesteps(...) first")
@@ -111,7 +111,7 @@ class FlowEulerScheduler(FlowMatchEulerDiscreteScheduler):
         return FlowMatchEulerDiscreteSchedulerOutput(prev_sample=prev_sample)
 
     def _continued(self, sample: Tensor) -> Tensor:
-        """The state that sample stands for, in memory of its own."""
+        """Return the fp32 state of ``sample``, in separate memory."""
         state = self._state
         if state is not None and state.index == self._step_index and state.low._version == state.version:
             if sample is state.low:
@@ -121,10 +121,10 @@ class FlowEulerScheduler(FlowMatchEulerDiscreteScheduler):
         return sample.to(torch.promote_types(sample.dtype, torch.float32), copy=True)
 
     def _advance(self, v: Tensor, x: Tensor) -> Tensor:
-        """Carries x over the current step; returns it in v's dtype."""
+        """Move x by the current step; return it in v's dtype."""
         index = self._step_index
         sigma, dt = self.sigmas[index], self.sigmas[index + 1] - self.sigmas[index]
-        # Numbers from the host's sigmas; those on a device stay there, and nobody waits for them.
+        # Numbers from the host's sigmas; those on a device stay there: no synchronization.
         sigma, dt = (s.item() if s.device.type == "cpu" else s.to(x.device) for s in (sigma, dt))
         low, stats = torch.empty_like(x, dtype=v.dtype), x.new_empty(len(x), len(COLUMNS), dtype=torch.float32)
         fmkernels.euler_step_(x, v, dt, low=low, stats=stats)

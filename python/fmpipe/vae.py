@@ -1,6 +1,5 @@
 """Pixels to latents and back; the one place where a latent's shift and scale are applied and undone."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -18,6 +17,7 @@ from torch import Generator, Tensor
 
 from fmpipe.models.checkpoint import read_state
 from fmpipe.models.networks import CheckpointError, Fit, compare
+from fmpipe.untrusted import read_json
 
 SD_SCALE = 0.18215  # Stable Diffusion 1 and 2
 CROSSFLOW_SCALE = 0.23010  # CrossFlow, DiMR, U-ViT: of the same autoencoder
@@ -198,7 +198,7 @@ class LatentVAE(ModelMixin, ConfigMixin):
     def from_folder(cls, folder: str | Path) -> "LatentVAE":
         """Load a folder of :meth:`save_pretrained`, or one that :meth:`from_diffusers` reads."""
         config = Path(folder) / "config.json"
-        own = config.is_file() and json.loads(config.read_text()).get("_class_name") == cls.__name__
+        own = read_json(config).get("_class_name") == cls.__name__
         return cls.from_pretrained(folder) if own else cls.from_diffusers(folder)
 
     @classmethod
@@ -337,10 +337,7 @@ def _read_folder(folder: Path, kwargs: dict) -> ModelMixin:
         folder = folder / "vae"
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"no diffusers model at {folder}: it must be a local folder with config.json")
-    try:
-        kind = json.loads((folder / "config.json").read_text()).get("_class_name")
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{folder / 'config.json'} cannot be read: {error}") from error
+    kind = read_json(folder / "config.json").get("_class_name")
     if kind not in _KINDS:
         hint = "; load it with LatentVAE.from_pretrained" if kind == "LatentVAE" else ""
         raise ValueError(f"{folder}: expected {' or '.join(_KINDS)}, got {kind}{hint}")

@@ -39,14 +39,14 @@ EVIDENCE = {
 
 
 def cause(finding: Finding) -> str:
-    key = finding.bad[0].said.key
+    key = finding.bad[0].message.key
     return EVIDENCE.get(key) or RULES.get(finding.name, f"? {finding.name} {key}")
 
 
 def first_cause(path: Path) -> tuple[str, str]:
     """Return the cause that the report ranks first ("none" if it confirms nothing), and its evidence."""
     first = judge(read(path))[0]
-    return (cause(first), first.bad[0].said) if first.status == "fail" else ("none", "")
+    return (cause(first), first.bad[0].message) if first.status == "fail" else ("none", "")
 
 
 def score(folder: Path) -> tuple[int, int, int, int]:

@@ -1,4 +1,4 @@
-"""Faults to plant in tiny runs, and what the rules say about the evidence that each of them leaves."""
+"""Faults to plant in tiny runs, and the findings of the rules about each of them."""
 
 from faults.catalog import FAULTS
 from faults.planting import HEALTHY, Evidence, Fault, figures_of, suspects

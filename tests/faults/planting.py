@@ -16,10 +16,10 @@ from faults.world import World, healthy, trained
 from fmkernels.flow import Sample, Trace, sample, uniform
 from fmpipe.diagnose import checks
 from fmpipe.diagnose.engine import judge
-from fmpipe.diagnose.examine import examine
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.read import read
 from fmpipe.diagnose.rule import Finding
+from fmpipe.diagnose.run_checks import run_checks
 from fmpipe.diagnose.thresholds import limits
 from fmpipe.pipeline import FlowPipeline
 from fmpipe.train import objective as training
@@ -112,7 +112,7 @@ def _healthy(seed: int) -> tuple[nn.Module, TemporaryDirectory]:
 
 @torch.no_grad()
 def figures_of(evidence: Evidence) -> Figures:
-    """Return the figures of the evidence: its log and sampling trace, and what :func:`examine` measures.
+    """Return the figures of the evidence: its log and sampling trace, and what :func:`run_checks` measures.
 
     Checks of parts of a loop are measured on the parts of the evidence instead of on those of the pipeline. The
     sampling trace is written to the folder of the run first.
@@ -125,7 +125,7 @@ def figures_of(evidence: Evidence) -> Figures:
     z0 = e.reparameterize(mu, logvar, eps=eps)[0]
     e.loop(e.velocity or e.pipe.velocity, z0, TRACED).trace.to_jsonl(world.run / "trace.jsonl")
     prompts = world.captions[::3]
-    figures = examine(e.pipe, world.images, world.captions, read(e.folder), prompts=prompts, seed=seed).figures
+    figures = run_checks(e.pipe, world.images, world.captions, read(e.folder), prompts=prompts, seed=seed).figures
     figures.measured |= {
         "latent_is_sample": checks.latent_is_sample.measure(
             e.z1, vae.encode_moments(world.images), vae.config.scaling_factor, limit=limits()

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from fmkernels.flow import NonFiniteError
 from fmpipe.data.source import Item, digest_of, to_pixels
 from fmpipe.text import check_prompts
-from fmpipe.train import settings, stages
+from fmpipe.train import inputs, settings
+from fmpipe.train.alarms import StoppedError
 from fmpipe.train.batches import drawn
 from fmpipe.train.config import Config, Data, Diffusion, Every, Flow, Group, Losses, Optim
-from fmpipe.train.loop import StoppedError, Trainer
+from fmpipe.train.loop import Trainer
+from fmpipe.train.stages import STAGES
 from fmpipe.vae import SD_SCALE, LatentVAE
 
 ADJECTIVES = ("red", "old", "tall", "wet")
@@ -35,7 +37,7 @@ FIRST_MU, FIRST_LOGVAR = 1.2, -1.8  # what the head begins with: away from the p
 
 
 class Scenes:
-    """16 pictures (3, 8, 8), uint8, of two words each: smooth colours, drawn from the seed."""
+    """16 pictures (3, 8, 8), uint8, of two words each: smooth colors, drawn from the seed."""
 
     def __init__(self, seed: int):
         self.seed, self.digest = seed, digest_of("Scenes", seed)
@@ -57,7 +59,7 @@ class Words(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.register_buffer("blind", torch.tensor(False))  # in the state, so that a cache of states knows it
+        self.register_buffer("blind", torch.tensor(False))  # part of the state, so a cache of states is invalidated
 
     def forward(self, prompts: str | Sequence[str]) -> tuple[Tensor, Tensor]:
         words = [(prompt.split() + [""] * TOKENS)[:TOKENS] for prompt in check_prompts("Words", prompts)]
@@ -123,7 +125,7 @@ def healthy(out: Path, seed: int) -> Config:
     )
 
 
-class World(stages.Material):
+class World(inputs.StageInputs):
     """The scenes of a seed, their autoencoder and encoder, as a stage asks for them, and how its head begins."""
 
     def __init__(self, config: Config):
@@ -161,8 +163,8 @@ def trained(world: World) -> nn.Module:
     torch.manual_seed(config.seed)
     world.folder.mkdir(parents=True, exist_ok=True)
     settings.dump(config, world.folder / "config.yaml")
-    with mock.patch.object(stages, "load_text_encoder", return_value=world.encoder):
-        stage, _ = stages.STAGES[world.run.name](config, world)
+    with mock.patch.object(inputs, "load_text_encoder", return_value=world.encoder):
+        stage = STAGES[world.run.name](config, world)
     if world.run.name == "flow":
         begin(stage.objective.text_head, *world.encoder(world.captions), world.first_logvar)
     trainer = Trainer(stage, config, world.run, Accelerator(cpu=True))

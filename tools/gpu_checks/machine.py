@@ -100,7 +100,7 @@ def _nvcc() -> tuple[int, int] | None:
 def _loaded() -> dict[str, str]:
     from fmkernels import backend
 
-    return backend._loaded
+    return {name: "" if found.available else found.reason for name, found in backend.status.items()}
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
-"""Correctness on the device: the cases of tests/cases.py against eager float64 on the CPU, and the golden vectors."""
+"""Correctness on the device: the op cases of the tests against eager float64 on the CPU, and the golden vectors."""
 
 import contextlib
-import importlib
+import importlib.util
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 
-import cases
 import torch
+from support import cases
 
 import fmkernels as fk
 from gpu_checks import ROOT, Result, found, told
@@ -15,9 +16,9 @@ from gpu_checks import ROOT, Result, found, told
 SIZES = (0, 1, 31, 1025, 3008, 4099, 12032, 70001)  # zero, odd, a tile plus one, the limits of a norm's buffer, wider
 QUICK_SIZES = (0, 31, 1025)
 GOLDEN = {
-    "test_tdp": ["test_golden"],
-    "test_norm": ["test_golden", "test_golden_edges"],
-    "test_models": [
+    "kernels/test_tdp": ["test_golden"],
+    "kernels/test_norm": ["test_golden", "test_golden_edges"],
+    "models/test_models": [
         "test_golden_forward_and_every_gradient",
         "test_golden_shared_time",
         "test_golden_sampler",
@@ -26,13 +27,13 @@ GOLDEN = {
         "test_golden_dit",
         "test_qk_norm_and_adaptive_norm_at_the_edges",
     ],
-    "test_text_head": ["test_golden", "test_golden_edges"],
+    "models/test_text_head": ["test_golden", "test_golden_edges"],
 }
 
 
 @contextlib.contextmanager
 def placed(device: str) -> Iterator[None]:
-    """Create the tensors that tests/cases.py and the golden tests create themselves on the device."""
+    """Create the tensors that tests/support/cases.py and the golden tests create themselves on the device."""
     fixed = cases._T
     cases._T = fixed.to(device)
     try:
@@ -77,7 +78,7 @@ def errors(
 
 
 def tables(device: str, name: str, sizes: Sequence[int] = SIZES) -> Result:
-    """Check every case of tests/cases.py in every dtype and print its error."""
+    """Check every case of tests/support/cases.py in every dtype and print its error."""
     measured = {}
     for op, error in errors(device, name, sizes):
         measured[op] = error
@@ -95,6 +96,17 @@ def variants(test: Callable) -> Iterator[dict[str, object]]:
             columns.append([dict(zip(names, [v] if len(names) == 1 else v, strict=True)) for v in values])
     for row in itertools.product(*columns):
         yield {name: value for part in row for name, value in part.items()}
+
+
+def imported(name: str) -> ModuleType:
+    """Import tests/NAME.py."""
+    spec = importlib.util.spec_from_file_location(name.replace("/", "."), ROOT / "tests" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except FileNotFoundError as error:
+        raise ImportError(str(error)) from None
+    return module
 
 
 def golden(device: str, name: str, tests: dict[str, list[str]] = GOLDEN) -> Result:
@@ -117,7 +129,7 @@ def golden(device: str, name: str, tests: dict[str, list[str]] = GOLDEN) -> Resu
     details, wrong = {}, []
     for module, names in tests.items():
         try:
-            functions = [getattr(importlib.import_module(module), test) for test in names]
+            functions = [getattr(imported(module), test) for test in names]
         except ImportError as error:
             details[module] = f"not run: {told(error)}"
             continue

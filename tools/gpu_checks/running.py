@@ -8,8 +8,8 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
-import cases
 import torch
+from support import cases
 
 import fmkernels as fk
 from fmkernels.flow import Trace, sample, uniform

@@ -17,7 +17,6 @@ from fmpipe.cli.base import (
     StepsOption,
     check_device,
     check_options,
-    check_place,
     command,
     err,
     load_pipeline,
@@ -25,11 +24,10 @@ from fmpipe.cli.base import (
     out,
     out_option,
     overrides_of,
-    save_image,
     side_of,
     working,
-    write,
 )
+from fmpipe.cli.files import check_place, save_image, write
 
 FACTORY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 IMAGE_SIZE = 256  # of a model that does not have image_size
@@ -132,24 +130,24 @@ def check(
     overrides = overrides_of(limit, limits)
     model = None if text else load_factory(what, device) if own else load_pipeline(what, device=device)
     from fmpipe.diagnose.engine import judge
-    from fmpipe.diagnose.examine import Examination, examine
     from fmpipe.diagnose.read import read
     from fmpipe.diagnose.render.html import html
     from fmpipe.diagnose.render.terminal import tell
+    from fmpipe.diagnose.run_checks import CheckResults, run_checks
     from fmpipe.run_log import strict
 
     try:
         with working("measuring"):
             if text:
                 figures = read(what)
-                found = Examination(judge(figures, overrides), {}, figures)
+                found = CheckResults(judge(figures, overrides), {}, figures)
             else:
                 pixels, texts = _pictures(images, captions, n, model, own)
                 figures = None if log is None else read(log)
                 if figures is not None:
                     figures.measured = {}  # of an earlier check
                 options = {"steps": steps, "seed": seed, "gain": gain, "overrides": overrides}
-                found = examine(model, pixels, texts, figures, **options)
+                found = run_checks(model, pixels, texts, figures, **options)
     except (OSError, ValueError, ImportError, FloatingPointError) as error:
         raise Refused(error) from None
     if all(f.status == "skipped" for f in found.findings):
@@ -198,7 +196,7 @@ def _pictures(images: Path | None, captions: Path | None, n: int, model, own: bo
     if images is not None:
         kind = kind_of(images)
         if captions and kind != "folder":
-            raise Refused(f"--captions is for a folder of images; {images} has captions of its own")
+            raise Refused(f"--captions is for a folder of images; {images} already contains captions")
         if kind == "folder" and not captions:
             captions = None if Folder.has_captions(images) else False
         data = open_source(kind, images, captions, side)
@@ -221,7 +219,7 @@ def _pictures(images: Path | None, captions: Path | None, n: int, model, own: bo
 
 def _row(images):
     """Pictures (N, 3, H, W) in [-1, 1] side by side."""
-    from fmpipe.sheet import to_image
+    from fmpipe.image_grid import to_image
 
     return to_image(images.permute(1, 2, 0, 3).flatten(2))
 
@@ -273,7 +271,7 @@ def calibrate(
     if own and images is None:
         raise Refused(f"{what} needs --images DIR with captions")
     model = load_factory(what, device) if own else load_pipeline(what, device=device)
-    from fmpipe.diagnose.examine import calibrate_gain
+    from fmpipe.diagnose.run_checks import calibrate_gain
 
     try:
         with working("measuring"):

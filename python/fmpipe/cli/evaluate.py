@@ -1,4 +1,4 @@
-"""``fmpipe evaluate``: how well the default model, or one trained as it was, draws what it is asked."""
+"""``fmpipe evaluate``: how well the default model, or one trained like it, follows its prompts."""
 
 import time
 from pathlib import Path
@@ -12,13 +12,12 @@ from fmpipe.cli.base import (
     SeedOption,
     StepsOption,
     check_options,
-    check_place,
     command,
     load_pipeline,
     out,
     out_option,
-    write,
 )
+from fmpipe.cli.files import check_place, write
 from fmpipe.cli.progress import Bars
 
 

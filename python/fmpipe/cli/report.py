@@ -1,4 +1,4 @@
-"""``fmpipe report``: what a run's log says is wrong, on one page."""
+"""``fmpipe report``: find out from the log of a run what is wrong with it."""
 
 import time
 from pathlib import Path
@@ -9,15 +9,14 @@ import typer
 from fmpipe.cli.base import (
     THRESHOLD_HELP,
     Refused,
-    check_place,
     command,
     out,
     out_option,
     overrides_of,
     say,
     working,
-    write,
 )
+from fmpipe.cli.files import check_place, write
 
 PAUSE = 5.0  # seconds between two looks at a log that grows
 LOGS = (".jsonl", ".csv", ".tsv", ".json", ".log", ".out", ".txt")
@@ -57,7 +56,7 @@ def report(
     [b]fmpipe report runs/mine[/b]
 
     Logs of other trainers are read too, and metrics are mapped to the names in docs/logging.md; the report lists those
-    that it did not recognise. Exit code 2 if nothing was recognised.
+    that it did not recognize. Exit code 2 if nothing was recognized.
 
     Two runs can be compared if their autoencoder, resolution, latent size and scale are the same.
     """

@@ -61,31 +61,31 @@ def _config(source: str, overrides: list[str] | None, device: str):
 
 
 def _trained(call, out_folder: str | None = None):
-    """Return ``call(shown)``, with loss, cos, nmse and steps per second shown. What ends a run is one line.
+    """Return ``call(on_log)``, with loss, cos, nmse and steps per second shown. What ends a run is one line.
 
     out_folder: of a run that can be resumed; None for the short runs of overfit and ablate, which start over.
     """
     with working("importing"), importing_less():
         import fmpipe.train.run  # noqa: F401
-        from fmpipe.train.checkpoint import CheckpointError
-        from fmpipe.train.interrupt import InterruptedRunError
-        from fmpipe.train.loop import StoppedError
+        from fmpipe.train.checkpoint import InvalidCheckpointError
+        from fmpipe.train.interrupt import InterruptedRunError, StoppedError, sigterm_raises
     quiet_libraries()
     names = {"loss/total": "loss", "flow/cos": "cos", "flow/nmse": "nmse", "vae/psnr": "psnr"}
     last: dict[str, dict[str, float]] = {}
     with Bars(transient=False) as bars:
 
-        def shown(stage, step, steps, figures):
+        def on_log(stage, step, steps, figures):
             last.setdefault(stage, {}).update({n: figures[k] for k, n in names.items() if k in figures})
             rate = bars.rate(stage, step)
             state = " ".join(f"{name} {value:.3f}" for name, value in last[stage].items())
             bars.update(stage, step, steps, state + (f" {rate:.1f} steps/s" if rate else ""))
 
         try:
-            return call(shown)
+            with sigterm_raises():
+                return call(on_log)
         except (InterruptedRunError, KeyboardInterrupt) as error:
             ended = error
-        except (StoppedError, OSError, CheckpointError) as error:
+        except (StoppedError, OSError, InvalidCheckpointError) as error:
             raise Refused(error, 1) from None
         except (ValueError, KeyError, TypeError) as error:
             raise Refused(error) from None
@@ -131,6 +131,14 @@ def train(
             show_default="start a new run",
         ),
     ] = None,
+    override: Annotated[
+        bool,
+        typer.Option(
+            "--override",
+            help="With --resume: continue also with settings that the checkpoint contradicts, such as another seed, "
+            "batch size or loss weight.",
+        ),
+    ] = False,
     report_to: Annotated[
         str | None,
         typer.Option(
@@ -153,14 +161,16 @@ def train(
     """
     settings = _config(config, [*(overrides or []), *([f"report_to=[{report_to}]"] if report_to else [])], device)
 
+    if override and resume is None:
+        raise Refused("--override belongs to --resume: a new run takes every setting as it is")
     if dry_run:
         _estimated(settings)
         return
 
-    def call(shown):
+    def call(on_log):
         from fmpipe.train.run import run
 
-        return run(settings, resume=resume, shown=shown, device=_device(device), told=say)
+        return run(settings, resume=resume, override=override, on_log=on_log, device=_device(device), on_message=say)
 
     for stage, place in _trained(call, settings.out).items():
         out.print(f"{stage}: {place}", highlight=False, soft_wrap=True)
@@ -207,14 +217,7 @@ def overfit(
 
     Needs the run's trained autoencoder: run the stage vae first. Exit code 1 if the model does not memorize them.
     """
-    settings = _config(config, overrides, device)
-
-    def call(shown):
-        from fmpipe.train import trials
-
-        return trials.overfit(settings, samples=samples, shown=shown, device=_device(device))
-
-    _judged(_trained(call))
+    _judged("overfit", config, overrides, device, samples=samples)
 
 
 @command("Train")
@@ -228,17 +231,19 @@ def ablate(
 
     Needs the run's trained autoencoder: run the stage vae first. Exit code 1 if a result is not as it must be.
     """
+    _judged("ablate", config, overrides, device, steps=steps)
+
+
+def _judged(name: str, config: str, overrides: list[str] | None, device: str, **options) -> None:
+    """Run ``fmpipe.train.short_runs.<name>`` and print its findings; exit with code 1 if one failed."""
     settings = _config(config, overrides, device)
 
-    def call(shown):
-        from fmpipe.train import trials
+    def call(on_log):
+        from fmpipe.train import short_runs
 
-        return trials.ablate(settings, steps=steps, shown=shown, device=_device(device))
+        return getattr(short_runs, name)(settings, on_log=on_log, device=_device(device), **options)
 
-    _judged(_trained(call))
-
-
-def _judged(findings) -> None:
+    findings = _trained(call)
     from fmpipe.diagnose.render.terminal import tell
 
     tell(findings, out)

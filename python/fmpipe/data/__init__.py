@@ -1,9 +1,9 @@
-"""Captioned pictures to train on, and what the frozen parts make of them, kept on disk.
+"""Captioned images for training, and caches of what frozen networks compute from them.
 
-A source has a length, items and a digest: :class:`Shapes` draws its own, :class:`Folder`, :class:`Shards` and
-:class:`HF` read a user's, :class:`LatentFiles` what an autoencoder has made of them, and :class:`Mixture` is several.
-:func:`split` parts train from validation. :func:`cache_latents` and :func:`cache_states` run the autoencoder and the
-text encoder once; :func:`load_latents` reads what another program has cached.
+A source has a length, items and a digest: :class:`Shapes` draws images, :class:`Folder`, :class:`Shards` and
+:class:`HF` read those of users, :class:`LatentFiles` reads precomputed latents, and :class:`Mixture` combines sources.
+:func:`split` divides items into training and validation. :func:`cache_latents` and :func:`cache_states` run the
+autoencoder and the text encoder once; :func:`load_latents` reads what another program has computed.
 """
 
 from fmpipe.data.cache import Latents, States, cache_latents, cache_states

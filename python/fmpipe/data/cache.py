@@ -1,8 +1,8 @@
-"""What the frozen parts make of a source, computed once and kept on disk.
+"""Caches on disk of what frozen networks compute from a source.
 
-``<what>-<digest>/`` has safetensors shards 00000, 00001, … and ``done.json``. It is written under a hidden temporary
-name and renamed when whole, so what has the name is whole; a process that is killed leaves its hidden one behind.
-Several processes may make the same cache at once, each the whole of it: the first to end keeps the name.
+``<what>-<digest>/`` contains safetensors shards 00000, 00001, … and ``done.json``. It is written under a hidden
+temporary name and renamed when complete; a process that is killed leaves the hidden folder behind. Several processes
+may write the same cache at the same time: the first one to finish keeps the name.
 """
 
 import hashlib
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from fmpipe.data.source import Source, digest_of, to_pixels
 from fmpipe.text import TextEncoder, check_prompts
+from fmpipe.untrusted import parse_json
 
 if TYPE_CHECKING:
     from fmpipe.text import MetaQueryText
@@ -35,7 +36,7 @@ BAR_AFTER = 2.0  # seconds
 
 @dataclass(frozen=True)
 class Latents:
-    """moments (N, 2C, h, w), fp32: ``encode_moments``', not scaled. items: ``key captions labels`` of each."""
+    """moments (N, 2C, h, w), fp32, of ``encode_moments``, not scaled. items: ``key captions labels`` of each."""
 
     moments: Tensor
     items: list[dict]
@@ -45,7 +46,7 @@ class Latents:
 
 @dataclass(frozen=True)
 class States:
-    """states (M, L, D) fp16 and mask (M, L) bool of M distinct captions; index: which row is whose."""
+    """states (M, L, D) fp16 and mask (M, L) bool of M distinct captions; index: the row of each caption."""
 
     index: dict[str, int]
     states: Tensor
@@ -95,10 +96,10 @@ class Features:
 def cache_latents(
     source: Source, vae: "LatentVAE", folder: str | Path, *, batch: int = 32, shard: int = 4096
 ) -> Latents:
-    """The moments of every image of source, from ``folder/latents-<digest>`` or encoded into it.
+    """Return the moments of every image of a source, from ``folder/latents-<digest>``, which is written if missing.
 
-    digest: of source's, of vae's weights and wrapped config (its scale does not matter here) and of the format.
-    ValueError for a damaged cache.
+    The digest is that of the source's digest, the autoencoder's weights and wrapped config (without its scale), and the
+    format. Raises ValueError for a damaged cache.
     """
     about = {"source": source.digest, "vae": weights_sha256(vae), "config": dict(vae.config.vae_config)}
     digest = digest_of("latents", FORMAT, about)
@@ -120,10 +121,10 @@ def cache_latents(
 def cache_states(
     captions: Sequence[str], encoder: TextEncoder, folder: str | Path, *, batch: int = 64, shard: int = 4096
 ) -> States:
-    """The token states of every distinct caption, from ``folder/states-<digest>`` or encoded into it.
+    """Return the token states of every distinct caption, from ``folder/states-<digest>``, which is written if missing.
 
-    digest: of the captions, of encoder's weights, class and tokens, and of the format. Short captions come first, so
-    that a batch has little padding. ValueError for a damaged cache, and for states beyond fp16.
+    The digest is that of the captions, the encoder's weights, class and tokens, and the format. Short captions come
+    first, so batches have little padding. Raises ValueError for a damaged cache, and for states outside fp16's range.
     """
     texts = sorted(set(check_prompts("cache_states", captions)), key=lambda text: (len(text), text))
     about = {"encoder": type(encoder).__name__, "weights": weights_sha256(encoder), "tokens": encoder.tokens}
@@ -177,11 +178,11 @@ def cache_prefixes(
 def cache_features(
     source: Source, teacher: Any, folder: str | Path, *, patches: bool, batch: int = 32, shard: int = 4096
 ) -> Features:
-    """A teacher's features of every image of source, from ``folder/features-<digest>`` or computed into it.
+    """Return a teacher's features of every image, from ``folder/features-<digest>``, which is written if missing.
 
-    teacher: a :class:`fmpipe.train.teacher.Teacher`.
-    digest: of source's, of teacher's weights and preprocessing, of patches and of the format. ValueError for a damaged
-    cache, and for patches beyond fp16.
+    teacher: a :class:`fmpipe.train.teacher.Teacher`. The digest is that of the source's digest, the teacher's weights
+    and preprocessing, ``patches`` and the format. Raises ValueError for a damaged cache, and for patches outside fp16's
+    range.
     """
     about = {"source": source.digest, "teacher": weights_sha256(teacher.model), **teacher.about, "patches": patches}
     digest = digest_of("features", FORMAT, about)
@@ -205,7 +206,7 @@ def cache_features(
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """Of the names, dtypes, shapes and bytes of its state, in the order of the names."""
+    """Return the digest of the names, dtypes, shapes and bytes of a model's state, in the order of the names."""
     sha = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         sha.update(f"{key} {value.dtype} {tuple(value.shape)}\n".encode())
@@ -217,38 +218,44 @@ def weights_sha256(model: nn.Module) -> str:
 def _write(
     path: Path, about: dict, encode: Callable[[range], dict[str, Tensor]], count: int, batch: int, shard: int
 ) -> None:
-    """encode's rows as shards, then about as done.json, which encode may fill meanwhile."""
+    """Write encode's rows as shards, then ``about`` as done.json; encode may add to it."""
     for name, value in (("the number of items", count), ("batch", batch), ("shard", shard)):
         if value < 1:
             raise ValueError(f"{path.name}: {name} must be at least 1, got {value}")
+    starts = range(0, count, shard)
+    with new_folder(path) as temporary, _bar(path.name, count) as advance:
+        for number, start in enumerate(starts):
+            stop, parts = min(start + shard, count), []
+            for first in range(start, stop, batch):
+                parts.append(encode(rows := range(first, min(first + batch, stop))))
+                advance(len(rows))
+            whole = {name: torch.cat([part[name] for part in parts]).contiguous() for name in parts[0]}
+            save_file(whole, _shard(temporary, number))
+        done = {"format": FORMAT, "counts": [min(shard, count - start) for start in starts], **about}
+        (temporary / "done.json").write_text(json.dumps(done), encoding="utf-8")
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to ``path`` at the end, unless another process has made that before."""
     temporary = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
     temporary.mkdir(parents=True)
     try:
-        starts = range(0, count, shard)
-        with _bar(path.name, count) as advance:
-            for number, start in enumerate(starts):
-                stop, parts = min(start + shard, count), []
-                for first in range(start, stop, batch):
-                    parts.append(encode(rows := range(first, min(first + batch, stop))))
-                    advance(len(rows))
-                whole = {name: torch.cat([part[name] for part in parts]).contiguous() for name in parts[0]}
-                save_file(whole, _shard(temporary, number))
-        done = {"format": FORMAT, "counts": [min(shard, count - start) for start in starts], **about}
-        (temporary / "done.json").write_text(json.dumps(done), encoding="utf-8")
+        yield temporary
         try:
             temporary.rename(path)
         except OSError:
-            if not path.is_dir():  # else another process was first
+            if not path.is_dir():
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _load(path: Path, first: str, rows: str) -> tuple[dict[str, Tensor], dict]:
-    """All shards' tensors, and done.json; first and rows: a tensor and a list there that must be of one length."""
+    """Return the tensors of all shards, and done.json. Tensor ``first`` and list ``rows`` must have the same length."""
     file = path / "done.json"
     try:
-        done = json.loads(file.read_text(encoding="utf-8"))
+        done = parse_json(file.read_text(encoding="utf-8"))
         if len(done[rows]) != sum(done["counts"]):
             raise ValueError(f"{len(done[rows])} {rows} for {sum(done['counts'])} rows")
         shards = []
@@ -257,7 +264,7 @@ def _load(path: Path, first: str, rows: str) -> tuple[dict[str, Tensor], dict]:
             if len(shards[-1][first]) != count:
                 raise ValueError(f"{len(shards[-1][first])} rows instead of {count}")
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ValueError(f"{file} is damaged ({error}); delete the folder {path}, it will be made again") from error
+        raise ValueError(f"{file} is damaged ({error}); delete the folder {path}; it will be rebuilt") from error
     return {name: torch.cat([shard[name] for shard in shards]) for name in shards[0]}, done
 
 
@@ -267,7 +274,7 @@ def _shard(path: Path, number: int) -> Path:
 
 @contextmanager
 def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yields what to call with the number of rows done; shows on a terminal's stderr what takes long."""
+    """Yield a function that advances a progress bar by some rows; the bar is shown on a terminal after a while."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -14,7 +14,7 @@ import torch
 
 from fmpipe.data.source import Item, digest_of, file_digests
 
-VERSION = 1  # raise with every change of what is drawn or said: caches of the old are then not taken
+VERSION = 1  # increase with every change of images or captions, so that older caches are not used
 FONT = "/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf"
 INSTALL = "apt install fonts-noto-color-emoji"
 STRIKE = 109  # the one size its bitmaps have

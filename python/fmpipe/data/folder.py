@@ -1,8 +1,7 @@
-"""A user's own pictures in a folder, and how a picture and its captions are read from files."""
+"""Images of users in a folder, and how an image and its captions are read from files."""
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +12,12 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from fmpipe.data.source import Item, digest_of, file_digests
+from fmpipe.untrusted import parse_json
 
-VERSION = 1  # raise with every change of how a picture is read: caches of the old are then not taken
+VERSION = 1  # increase with every change of how an image is read, so that older caches are not used
 IMAGES = (".png", ".jpg", ".jpeg", ".webp")
 FORMATS = ("PNG", "JPEG", "WEBP")
+CAPTION_BYTES = 1 << 20  # of one image
 
 
 CAPTIONS = (
@@ -69,7 +70,7 @@ class Folder:
 
     @cached_property
     def digest(self) -> str:
-        """Reads every file."""
+        """Digest of every file."""
         files = file_digests(self.path / key for key in self.keys)
         return digest_of("Folder", VERSION, self.size, self.keys, files, self.captions)
 
@@ -89,15 +90,15 @@ def checked_size(where: str, size: int) -> int:
 
 
 def picture(file: BinaryIO, size: int, name: str, formats: Sequence[str] = FORMATS) -> Tensor:
-    """uint8 (3, size, size): upright, on white, the middle square of it."""
+    """Return the central square of an image, upright and on white, as uint8 (3, size, size)."""
     try:
         image = ImageOps.exif_transpose(Image.open(file, formats=formats))
-        if image.mode.startswith("I;16"):  # Pillow would cut it at 255
+        if image.mode.startswith("I;16"):  # Pillow would clip it at 255
             image = image.point(lambda value: value / 256).convert("L")
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
         image = ImageOps.fit(image, (size, size), Image.Resampling.LANCZOS)
-    except Exception as error:  # whatever Pillow makes of a damaged file
+    except Exception as error:  # Pillow raises many types for damaged files
         raise ValueError(f"{name} cannot be read as an image: {error}") from error
     pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
     return pixels.view(size, size, 3).permute(2, 0, 1).contiguous()
@@ -119,8 +120,8 @@ def caption_lines(text: str) -> tuple[str, ...]:
 
 
 def caption_json(data: str | bytes) -> tuple[str, ...]:
-    """Of a JSON object; empty if it says nothing about captions."""
-    row = json.loads(data)
+    """Return the captions of a JSON object, empty if it has none."""
+    row = parse_json(data, CAPTION_BYTES)
     if not isinstance(row, Mapping):
         raise ValueError(f"expected a JSON object, got {type(row).__name__}")
     value = next((row[name] for name in ("caption", "text", "captions", "prompt") if row.get(name) is not None), None)
@@ -128,23 +129,26 @@ def caption_json(data: str | bytes) -> tuple[str, ...]:
 
 
 def caption_texts(value: object) -> tuple[str, ...]:
-    """Of a str or a list of str; ValueError for what is neither, or empty."""
+    """Return the captions of a str or a list of str; raise ValueError for other or empty values."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t.strip() for t in texts):
         raise ValueError(f"expected a caption or a list of captions, got {value!r}")
     return tuple(text.strip() for text in texts)
 
 
-def _utf8(file: Path) -> str:
+def caption_file(file: Path) -> str:
+    """Return the text of a file. A link out of its folder may lead to any file of the user, so it is refused."""
+    if not (target := file.resolve()).is_relative_to(file.parent.resolve()):
+        raise ValueError(f"Folder: {file} is a symbolic link out of its folder, to {target}; copy the file there")
     try:
-        return file.read_text(encoding="utf-8-sig")  # with the mark that Windows' editors set, or without
+        return file.read_text(encoding="utf-8-sig")  # with or without a byte order mark
     except UnicodeDecodeError as error:
         raise ValueError(f"Folder: {file} is not UTF-8: {error}") from None
 
 
 def _beside(image: Path) -> tuple[str, ...]:
     file = image.with_suffix(".txt")
-    captions = caption_lines(_utf8(file)) if file.is_file() else ()
+    captions = caption_lines(caption_file(file)) if file.is_file() else ()
     if not captions:
         state = "empty" if file.is_file() else "missing"
         raise ValueError(f"Folder: {image} has no caption: {file.name} beside it is {state}")
@@ -152,7 +156,7 @@ def _beside(image: Path) -> tuple[str, ...]:
 
 
 def _from_txt(file: Path, keys: list[str], named: Callable) -> list[tuple[str, ...]]:
-    lines = _utf8(file).rstrip().split("\n")
+    lines = caption_file(file).rstrip().split("\n")
     rows = [line.split("\t", 1) if line.strip() else None for line in lines]
     given = [row for row in rows if row]
     if given and all(len(row) == 2 for row in given) and any(row[0].strip().lower().endswith(IMAGES) for row in given):
@@ -166,11 +170,11 @@ def _from_txt(file: Path, keys: list[str], named: Callable) -> list[tuple[str, .
 
 
 def _from_csv(file: Path, keys: list[str], named: Callable) -> list[tuple[str, ...]]:
-    return _gathered(file, keys, named, csv.DictReader(io.StringIO(_utf8(file), newline="")), first=2)
+    return _gathered(file, keys, named, csv.DictReader(io.StringIO(caption_file(file), newline="")), first=2)
 
 
 def _from_jsonl(file: Path, keys: list[str], named: Callable) -> list[tuple[str, ...]]:
-    rows = (json.loads(line) if line.strip() else None for line in _utf8(file).split("\n"))
+    rows = (parse_json(line, CAPTION_BYTES) if line.strip() else None for line in caption_file(file).split("\n"))
     return _gathered(file, keys, named, rows)
 
 

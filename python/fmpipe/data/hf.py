@@ -14,7 +14,7 @@ from fmpipe.data.folder import FORMATS, checked_size, picture
 from fmpipe.data.source import Item, digest_of, file_digests
 from fmpipe.requirements import optional
 
-VERSION = 1  # raise with every change of how a picture is read: caches of the old are then not taken
+VERSION = 1  # increase with every change of how an image is read, so that older caches are not used
 IMAGE_COLUMNS = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
 CAPTION_COLUMNS = ("caption", "captions", "text", "texts", "prompt", "prompts", "txt")
 ENCODED = (*FORMATS, "TIFF", "BMP", "GIF")  # datasets stores palette and CMYK images as TIFF
@@ -49,11 +49,7 @@ class HF:
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        captions: str | bool | None = None,
-        size: int = 64,
-        image_column: str | None = None,
+        self, path: str | Path, captions: str | bool | None = None, size: int = 64, image_column: str | None = None
     ):
         self.path, self.size = Path(path), checked_size("HF", size)
         self.files, self._chunks, schemas = _on_disk(self.path) if is_dataset(self.path) else _parquet(self.path)
@@ -120,7 +116,7 @@ class HF:
 
     @cached_property
     def digest(self) -> str:
-        """Reads every file."""
+        """Digest of every file."""
         names, columns = [file.name for file in self.files], [self.image_column, self.caption_column]
         external = file_digests(path for path in self.external if path.is_file())
         parts = file_digests(self.files), external, self.captions

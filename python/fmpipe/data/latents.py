@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fmpipe.data.cache import Latents, cache_latents
-from fmpipe.data.folder import IMAGES, caption_json, caption_lines, read_captions
+from fmpipe.data.folder import IMAGES, caption_file, caption_json, caption_lines, read_captions
 from fmpipe.data.mixture import Mixture
 from fmpipe.data.shards import Member, find_shards, index_shards
 from fmpipe.data.source import Item, Source, digest_of, file_digests
@@ -72,7 +72,7 @@ class LatentFiles:
 
     @cached_property
     def digest(self) -> str:
-        """Reads every file."""
+        """Digest of every file."""
         return digest_of("LatentFiles", self.scaled, self.keys, file_digests(self.files), self.captions)
 
     def __len__(self) -> int:
@@ -195,7 +195,7 @@ def _beside(stem: Path) -> tuple[str, ...]:
         file = stem.with_name(stem.name + suffix)
         if file.is_file():
             try:
-                return read(file.read_text(encoding="utf-8-sig"))
+                return read(caption_file(file))
             except ValueError as error:
                 raise ValueError(f"LatentFiles: {file}: {error}") from None
     return ()

@@ -1,4 +1,4 @@
-"""Sources that need no data of the user: drawn shapes, and the emoji of a free font."""
+"""Sources that need no data from users: drawn shapes, and the emoji of a free font."""
 
 from fmpipe.data.shapes import Shapes
 from fmpipe.data.source import Source

@@ -1,4 +1,4 @@
-"""Scenes of one object on white, drawn from a number: 864 combinations, exact labels, nothing to download."""
+"""Scenes of one object on white, drawn from an index: 864 combinations with exact labels, and nothing to download."""
 
 import hashlib
 import random
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fmpipe.data.source import Item, digest_of
 
-VERSION = 1  # raise with every change of what is drawn or said: caches of the old are then not taken
+VERSION = 1  # increase with every change of images or captions, so that older caches are not used
 
 COLOURS = {
     "red": (225, 25, 30),
@@ -47,9 +47,9 @@ SHAPES = {
 class Shapes:
     """``count`` scenes (3, size, size), uint8. Item i depends on (seed, i, size) alone.
 
-    Every 864 items are all combinations of shape, colour, size and place, in an order of the seed's; place, radius and
-    colour are off by a little, drawn for the item. labels: ``shape colour size place``. ValueError for a count below 1
-    or a size below 16.
+    Every 864 items contain all combinations of shape, colour, size and place, in an order that depends on the seed;
+    place, radius and colour vary a little per item. labels: ``shape colour size place``. Raises ValueError for a count
+    below 1 or a size below 16.
     """
 
     def __init__(self, count: int, size: int = 32, seed: int = 0):
@@ -83,10 +83,10 @@ class Shapes:
 
 
 def dominant_colour(image: Tensor) -> str:
-    """The name in ``COLOURS`` that covers the most pixels that are not background, or ``"white"`` if all are.
+    """Return the name in ``COLOURS`` of most pixels that are not background, or ``"white"`` if all of them are.
 
-    image: (3, H, W), uint8 or floating point in [-1, 1]. A pixel of cover a is ``1 - a (1 - colour)``, so its colour is
-    the direction of ``1 - pixel`` whatever a: edges and blur count for the right one. Background: ``‖1 - pixel‖ < ¼``.
+    image: (3, H, W), uint8 or floating point in [-1, 1]. A pixel with coverage a is ``1 - a (1 - colour)``, so its
+    colour is the direction of ``1 - pixel`` for any a, also at edges and with blur. Background: ``‖1 - pixel‖ < ¼``.
     """
     if image.dim() != 3 or image.shape[0] != 3:
         raise ValueError(f"dominant_colour: image must be (3, H, W), got {tuple(image.shape)}")
@@ -101,7 +101,7 @@ def dominant_colour(image: Tensor) -> str:
 
 
 def _captions(shape: str, colour: str, size: str, place: str) -> tuple[str, ...]:
-    """All it is first; then less, or the same otherwise."""
+    """Return a full caption first, then shorter ones and other orders of words."""
     where = f"{'in' if place == 'centre' else 'at'} the {place}"
     a = "an" if colour == "orange" else "a"
     return (

@@ -1,7 +1,7 @@
 """Tar shards as webdataset writes them, read in place.
 
-The library streams shards and has no random access, and it splits a sample whose files are not neighbours, as those of
-``tar -cf`` are. So ``tarfile`` finds the members; names and patterns follow the library's rules.
+The library streams shards without random access, and it splits a sample whose files are not adjacent, which happens
+with ``tar -cf``. So ``tarfile`` finds the members; names and patterns follow the library's rules.
 """
 
 import io
@@ -12,7 +12,7 @@ from glob import glob
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from fmpipe.data.folder import IMAGES, VERSION, caption_json, caption_lines, checked_size, picture
+from fmpipe.data.folder import CAPTION_BYTES, IMAGES, VERSION, caption_json, caption_lines, checked_size, picture
 from fmpipe.data.source import Item, digest_of, file_digests
 from fmpipe.requirements import optional
 
@@ -36,7 +36,7 @@ class Member(NamedTuple):
 
 
 class Shards:
-    """The pictures of uncompressed tar files, webdataset's way: ``<key>.jpg|png|webp`` and ``<key>.txt|json``.
+    """The images of uncompressed tar files in webdataset's format: ``<key>.jpg|png|webp`` and ``<key>.txt|json``.
 
     pattern: one file, a folder of shards, a glob, or webdataset's braces, as ``train-{000..099}.tar``. Captions: a line
     each of the txt, else the json's ``caption``, ``text``, ``captions`` or ``prompt``, a str or list; other members are
@@ -57,7 +57,7 @@ class Shards:
 
     @cached_property
     def digest(self) -> str:
-        """Reads every shard."""
+        """Digest of every shard."""
         names = [shard.name for shard in self.shards]
         return digest_of("Shards", VERSION, self.size, names, file_digests(self.shards))
 
@@ -123,6 +123,8 @@ def _indexed(shard: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Memb
                 if not base or member.isdir():
                     continue
                 key = PurePosixPath(name).with_name(base).as_posix()
+                if kind in (".txt", ".json") and member.size > CAPTION_BYTES and not wanted(kind):
+                    raise ValueError(f"it has {member.size} bytes, more than the {CAPTION_BYTES} of a caption")
                 if wanted(kind):
                     if key in found:
                         raise ValueError(f"{found[key].name!r} has the same key")

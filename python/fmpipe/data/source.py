@@ -1,4 +1,4 @@
-"""What a source of captioned pictures is, and how it is split."""
+"""Sources of captioned images, and how they are split."""
 
 import hashlib
 import json
@@ -10,16 +10,16 @@ from torch import Tensor
 
 
 class Item(NamedTuple):
-    """One captioned picture."""
+    """One image with captions."""
 
     image: Tensor  # uint8 (3, H, W)
-    captions: tuple[str, ...]  # at least one, the first the plainest
+    captions: tuple[str, ...]  # at least one; the first is the simplest
     key: str  # stable, unique in the source
-    labels: dict[str, str] = {}  # noqa: RUF012 (nobody writes to it)
+    labels: dict[str, str] = {}  # noqa: RUF012 (never written to)
 
 
 class Source(Protocol):
-    """digest: 16 hex digits of everything that determines the items. Items past the end raise IndexError."""
+    """A sequence of items. digest: 16 hex digits of everything that determines them."""
 
     digest: str
 
@@ -41,9 +41,9 @@ def captions_of(source: Source) -> list[str]:
 
 
 def split(keys: Sequence[str], val: float, seed: int = 0) -> tuple[list[int], list[int]]:
-    """(train, val) indices: val where u < val, u in [0, 1) the first 64 bits of ``sha256(seed, key)``.
+    """Return (train, val) indices: val if u < val, where u in [0, 1) is the first 64 bits of ``sha256(seed, key)``.
 
-    A new key never moves the others. val is the share to expect, in [0, 1]; ValueError outside.
+    A new key never moves the others. val is the expected share, in [0, 1].
     """
     if not 0 <= val <= 1:
         raise ValueError(f"split: val must be in [0, 1], got {val!r}")
@@ -55,17 +55,17 @@ def split(keys: Sequence[str], val: float, seed: int = 0) -> tuple[list[int], li
 
 
 def to_pixels(images: Tensor) -> Tensor:
-    """uint8 in 0…255 to fp32 in [-1, 1], any shape."""
+    """Convert uint8 in 0…255 to fp32 in [-1, 1], any shape."""
     return images.float() / 127.5 - 1
 
 
 def digest_of(*parts: object) -> str:
-    """16 hex digits of the sha256 of the parts as JSON."""
+    """Return 16 hex digits of the sha256 of the parts as JSON."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def file_digests(files: Iterable[Path]) -> list[tuple[int, str]]:
-    """(size, sha256) of each."""
+    """Return (size, sha256) of each file."""
     digests = []
     for file in files:
         sha = hashlib.sha256()

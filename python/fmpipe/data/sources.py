@@ -1,4 +1,4 @@
-"""A source by its kind, as ``data.source`` names them."""
+"""Open a source by its kind, as named in ``data.source``."""
 
 from pathlib import Path
 

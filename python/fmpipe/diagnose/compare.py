@@ -1,4 +1,4 @@
-"""Two runs side by side: whether they may be compared at all, and which is better in which metric."""
+"""Compare two runs: whether their metrics are comparable, and which run is better in which metric."""
 
 import math
 from collections.abc import Sequence
@@ -10,19 +10,22 @@ from fmpipe.diagnose.engine import judge
 from fmpipe.diagnose.figures import Figures, Series
 from fmpipe.diagnose.read.facts import FACTS
 from fmpipe.diagnose.rule import Finding
-from fmpipe.diagnose.texts import Said
+from fmpipe.diagnose.texts import Message
 from fmpipe.diagnose.thresholds import Overrides
 
 LOWER = ("val/loss/flow", "val/loss/diffusion", "val/loss/mse", "val/flow/nmse", "loss/flow", "loss/diffusion")
 HIGHER = ("val/flow/cos", "flow/cond_gain_cos", "val/vae/psnr")
-COUNTS = 0.02  # of the larger, the least difference that does
+COUNTS = 0.02  # smallest relative difference that counts
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """comparable: whether nothing known forbids it. lines: what differs, or who is better in what.
+    """The result of :func:`compare`.
 
-    better: figure -> "A", "B" or "" where neither is; empty if they are not comparable.
+    Args:
+        comparable: False if VAE, resolution, latent size or scale are known to differ.
+        lines: what differs, or which run is better in which metric.
+        better: metric -> "A", "B", or "" if neither is better; empty if the runs are not comparable.
     """
 
     comparable: bool
@@ -33,18 +36,18 @@ class Comparison:
 def compare(
     a: Figures, b: Figures, overrides: Overrides = None, findings: Sequence[Finding] | None = None
 ) -> Comparison:
-    """A against B. Where VAE, resolution, latent size or scale are known to differ, only that is said.
+    """Compare the metrics of A and B, or list what differs if they are not comparable.
 
     findings: those of A, if it has been judged.
     """
     known = [name for name in FACTS if name in a.facts and name in b.facts]
     differ = [name for name in known if a.facts[name] != b.facts[name]]
     if differ:
-        lines = [Said("compare/differ", what=name, a=a.facts[name], b=b.facts[name]) for name in differ]
-        return Comparison(False, [*lines, Said("compare/refused")], {})
+        lines = [Message("compare/differ", what=name, a=a.facts[name], b=b.facts[name]) for name in differ]
+        return Comparison(False, [*lines, Message("compare/refused")], {})
     lines, better = [], {}
     if unknown := [name for name in FACTS if name not in known]:
-        lines.append(Said("compare/unknown", names=unknown))
+        lines.append(Message("compare/unknown", names=unknown))
     ends = sorted(n for n in a.metrics.keys() & b.metrics.keys() if n.startswith("flow/endpt_rmse@"))
     for name in (*LOWER, *HIGHER, *ends):
         x, y = a.first_of(name), b.first_of(name)
@@ -54,16 +57,16 @@ def compare(
         counts = abs(apart) > max(COUNTS * max(abs(x.late), abs(y.late)), 2 * (_error(x) + _error(y)))
         better[name] = ("A" if apart > 0 else "B") if counts else ""
         key = "compare/better" if counts else "compare/equal"
-        lines.append(Said(key, name=name, better=better[name], a=x.late, b=y.late))
+        lines.append(Message(key, name=name, better=better[name], a=x.late, b=y.late))
     if not better:
-        lines.append(Said("compare/nothing"))
+        lines.append(Message("compare/nothing"))
     judged = (findings or judge(a, overrides), judge(b, overrides))
     wrong = [[f.name for f in found if f.status == "fail"] or "-" for found in judged]
-    lines.append(Said("compare/confirmed", a=wrong[0], b=wrong[1]))
+    lines.append(Message("compare/confirmed", a=wrong[0], b=wrong[1]))
     return Comparison(True, lines, better)
 
 
 def _error(x: Series) -> float:
-    """The standard error of where a series has come to."""
+    """Return the standard error of the late value of a series."""
     tail = x.finite[-max(1, len(x.finite) // 4) :]
     return float(np.std(tail)) / math.sqrt(len(tail))

@@ -1,50 +1,69 @@
-"""Figures of a run: what ``fmpipe check`` measures and ``fmpipe report`` reads, and what the rules judge."""
+"""Everything known about a run: ``fmpipe check`` measures it, ``fmpipe report`` reads it, and the rules judge it."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 
+class _Summary:
+    """A property of :class:`Series`: what a text stated, otherwise ``function`` of the finite values."""
+
+    def __init__(self, function: Callable[[np.ndarray], float]):
+        self.function = function
+
+    def __set_name__(self, owner: type, name: str):
+        self.name = name
+
+    def __get__(self, series: "Series | None", owner: type) -> float:
+        if series is None:
+            return self
+        if self.name in series.stated:
+            return series.stated[self.name]
+        if self.name not in series.cache:
+            series.cache[self.name] = float(self.function(series.finite)) if len(series.finite) else math.nan
+        return series.cache[self.name]
+
+
 @dataclass
 class Series:
-    """One figure over time. steps, values: (N,), in the order of the steps.
+    """One metric over time. steps, values: (N,), in the order of the steps.
 
-    stated: summaries that a text states (``{"min": 0.16, "last10": 0.05, "count": 57168}``); each goes
-    before what the values give, so that a report without its log is a series too.
+    stated: summaries that a text states (``{"min": 0.16, "last10": 0.05, "count": 57168}``). They take precedence over
+    the values, so a report that quotes a log can be judged like the log. cache: what was computed from the values.
     """
 
     steps: np.ndarray
     values: np.ndarray
     stated: Mapping[str, float] = field(default_factory=dict)
+    cache: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self):
         self.steps, self.values = np.asarray(self.steps), np.asarray(self.values, dtype=np.float64)
         if self.steps.shape != self.values.shape or self.values.ndim != 1:
             raise ValueError(f"Series: steps and values must be (N,), got {self.steps.shape} and {self.values.shape}")
-        self._kept: dict[str, float] = {}  # a property is asked for several times, and N may be half a million
-        self._finite: np.ndarray | None = None
 
     @classmethod
     def of(cls, values: Sequence[float], steps: Sequence[float] | None = None, **stated: float) -> "Series":
-        """Of a plain list, the steps 0, 1, … unless given."""
+        """Return the series of a list; the steps are 0, 1, … unless given."""
         return cls(np.arange(len(values)) if steps is None else steps, values, stated)
 
-    def _of(self, name: str, function, part: np.ndarray | None = None) -> float:
-        if name in self.stated:
-            return self.stated[name]
-        if name not in self._kept:
-            part = self.finite if part is None else part
-            self._kept[name] = float(function(part)) if len(part) else float("nan")
-        return self._kept[name]
+    min, max = _Summary(np.min), _Summary(np.max)
+    mean, median = _Summary(np.mean), _Summary(np.median)
+    first10 = _Summary(lambda x: x[:10].mean())
+    last10 = _Summary(lambda x: x[-10:].mean())
+    early = _Summary(lambda x: np.median(x[: max(1, len(x) // 10)]))  # the first tenth: where a trend begins
+    late = _Summary(lambda x: np.median(x[-max(1, len(x) // 4) :]))  # the last quarter: where a trend ends
+    half = _Summary(lambda x: np.median(x[len(x) // 2 :]))  # the last half: the usual value
+    last = _Summary(lambda x: x[-1])
 
-    @property
+    @cached_property
     def finite(self) -> np.ndarray:
-        """The values that are numbers."""
-        if self._finite is None:
-            good = np.isfinite(self.values)
-            self._finite = self.values if good.all() else self.values[good]
-        return self._finite
+        """The finite values."""
+        good = np.isfinite(self.values)
+        return self.values if good.all() else self.values[good]
 
     @property
     def count(self) -> int:
@@ -52,64 +71,20 @@ class Series:
 
     @property
     def nonfinite(self) -> int:
-        return int(self._of("nonfinite", lambda x: (~np.isfinite(x)).sum(), self.values)) if self.count else 0
+        return int(self.stated.get("nonfinite", len(self.values) - len(self.finite)))
 
     @property
     def first_nonfinite(self) -> int | None:
         """The step of the first value that is NaN or infinite."""
-        bad = np.flatnonzero(~np.isfinite(self.values))
-        return int(self.steps[bad[0]]) if len(bad) else None
+        return self._first(~np.isfinite(self.values))
 
     @property
     def first_above(self) -> int | None:
-        """The step of the first value above 0 or not finite: of a count of bad elements."""
-        bad = np.flatnonzero(~(self.values <= 0))
-        return int(self.steps[bad[0]]) if len(bad) else None
+        """The step of the first value above 0 or not finite, for a count of bad elements."""
+        return self._first(~(self.values <= 0))
 
-    @property
-    def min(self) -> float:
-        return self._of("min", np.min)
-
-    @property
-    def max(self) -> float:
-        return self._of("max", np.max)
-
-    @property
-    def mean(self) -> float:
-        return self._of("mean", np.mean)
-
-    @property
-    def median(self) -> float:
-        return self._of("median", np.median)
-
-    @property
-    def first10(self) -> float:
-        """Mean of the first ten."""
-        return self._of("first10", lambda x: x[:10].mean())
-
-    @property
-    def last10(self) -> float:
-        """Mean of the last ten."""
-        return self._of("last10", lambda x: x[-10:].mean())
-
-    @property
-    def early(self) -> float:
-        """Median of the first tenth: what a trend is measured from."""
-        return self._of("early", lambda x: np.median(x[: max(1, len(x) // 10)]))
-
-    @property
-    def late(self) -> float:
-        """Median of the last quarter: where it has come to."""
-        return self._of("late", lambda x: np.median(x[-max(1, len(x) // 4) :]))
-
-    @property
-    def half(self) -> float:
-        """Median of the last half: what held for a long time."""
-        return self._of("half", lambda x: np.median(x[len(x) // 2 :]))
-
-    @property
-    def last(self) -> float:
-        return self._of("last", lambda x: x[-1])
+    def _first(self, where: np.ndarray) -> int | None:
+        return int(self.steps[where.argmax()]) if where.any() else None
 
 
 @dataclass
@@ -151,7 +126,7 @@ class Figures:
         config: settings of the run, nested.
         facts: what two runs must have in common to be compared.
         stage, stages: name of this stage (``flow``, ``vae``, ``diffusion``), and the other stages of the run.
-        names, unknown: names of the log -> canonical names, and the names that were not recognised.
+        names, unknown: names of the log -> canonical names, and the names that were not recognized.
         remarks: sentences about the log itself.
     """
 
@@ -191,6 +166,11 @@ class Figures:
         """Return the first of these series that exists and has a finite value."""
         found = (self.metrics.get(name) for name in names)
         return next((x for x in found if x is not None and not np.isnan(x.late)), None)
+
+    def range_of(self, tensor: str) -> tuple[Series, Series] | None:
+        """Return the series of the smallest and of the largest element of a tensor, None if one is missing."""
+        low, high = self.first_of(f"stat/{tensor}/min"), self.first_of(f"stat/{tensor}/max")
+        return None if low is None or high is None else (low, high)
 
     def late(self, *names: str) -> float | None:
         """Return the late value of the first of these series that exists."""

@@ -1,4 +1,4 @@
-"""The one kind of judgement: a rule looks at figures and yields evidence, which adds up to a finding."""
+"""The one kind of judgment: a rule looks at figures and yields evidence, which adds up to a finding."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 
 from fmpipe.diagnose.figures import Figures
-from fmpipe.diagnose.texts import ADVICE, CAUSE, EXPERIENCE, THRESHOLD, TITLE, Said, into, template
+from fmpipe.diagnose.texts import ADVICE, CAUSE, EXPERIENCE, THRESHOLD, TITLE, Message, into, template
 from fmpipe.diagnose.thresholds import Limits
 
 STATUSES = ("pass", "warn", "fail", "skipped")
@@ -21,20 +21,20 @@ class Evidence:
     """
 
     status: str
-    said: Said
+    message: Message
     causes: tuple[str, ...] | None = None
     effect: float = 1.0
     stage: str = ""
 
     def into(self, lang: str = "en") -> str:
         """Return the sentence, after the name of its stage if the run has several."""
-        return f"{self.stage}: {self.said.into(lang)}" if self.stage else self.said.into(lang)
+        return f"{self.stage}: {self.message.into(lang)}" if self.stage else self.message.into(lang)
 
     @property
-    def advice(self) -> Said | None:
-        if self.status in ("pass", "skipped") or not template("en", self.said.key, ADVICE):
+    def advice(self) -> Message | None:
+        if self.status in ("pass", "skipped") or not template("en", self.message.key, ADVICE):
             return None
-        return Said(self.said.key, ADVICE, **self.said.values)
+        return Message(self.message.key, ADVICE, **self.message.values)
 
 
 def say(
@@ -42,12 +42,12 @@ def say(
 ) -> Evidence:
     """Return a piece of evidence. status: one of STATUSES, or whether the fact is as it should be."""
     status = status if isinstance(status, str) else ("fail", "pass")[bool(status)]
-    return Evidence(status, Said(key, **values), None if causes is None else tuple(causes), effect)
+    return Evidence(status, Message(key, **values), None if causes is None else tuple(causes), effect)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule says about a run.
+    """The result of a rule for one run.
 
     status: that of the worst evidence; ``skipped`` if there is none. values: all numbers that were judged. causes: the
     failed rules of which this one is a consequence, filled in by the engine. ``bool(finding)`` is False if it failed.
@@ -78,22 +78,22 @@ class Finding:
         return max((e.effect for e in self.bad), default=0.0)
 
     @property
-    def title(self) -> Said:
+    def title(self) -> Message:
         """Return what is wrong: the cause that the worst evidence names, or the title of the rule."""
-        if self.bad and template("en", self.bad[0].said.key, CAUSE):
-            return Said(self.bad[0].said.key, CAUSE, **self.bad[0].said.values)
-        return Said(self.name, TITLE, "RULES")
+        if self.bad and template("en", self.bad[0].message.key, CAUSE):
+            return Message(self.bad[0].message.key, CAUSE, **self.bad[0].message.values)
+        return Message(self.name, TITLE, "RULES")
 
     @property
-    def threshold(self) -> Said:
-        return Said(self.name, THRESHOLD, "RULES", **self.limit)
+    def threshold(self) -> Message:
+        return Message(self.name, THRESHOLD, "RULES", **self.limit)
 
     @property
-    def experience(self) -> Said:
-        return Said(self.name, EXPERIENCE, "RULES")
+    def experience(self) -> Message:
+        return Message(self.name, EXPERIENCE, "RULES")
 
     @property
-    def advices(self) -> list[Said]:
+    def advices(self) -> list[Message]:
         """Return what to do next, once each."""
         return list(dict.fromkeys(e.advice for e in self.evidence if e.advice))
 
@@ -153,7 +153,7 @@ class Rule:
             else:
                 found = list(self.function(part, limit))
             for e in found:
-                values |= {k: v for k, v in e.said.values.items() if k not in measured}
+                values |= {k: v for k, v in e.message.values.items() if k not in measured}
                 evidence.append(replace(e, stage=stage if figures.stages else ""))
         return Finding(self.name, tuple(evidence), values, limit)
 

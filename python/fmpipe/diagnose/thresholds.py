@@ -19,7 +19,7 @@ THRESHOLDS: Limits = MappingProxyType(
         "latent/tie": 0.05,  # nats an element by which a sample may fit worse than another explanation of z1
         "latent/rms_low": 0.8,  # of (z1 - mean) / std, which is 1 for a sample
         "latent/rms_high": 1.25,
-        "latent/alike": 0.65,  # cosine of the flow's ends with x1 from which on their lengths can be compared
+        "latent/alike": 0.65,  # least cosine of the flow's ends with x1 for comparing their lengths
         "latent/left": 0.3,  # of x0 that may be left in the flow's ends: with more of it, the field is to blame
         "latent/apart": 1.4,  # of one length to the other, at most; 1.15 / cosine if that is more
         # text, data
@@ -87,7 +87,7 @@ THRESHOLDS: Limits = MappingProxyType(
         "input/mean": 0.25,  # |median mean| of latents, at most
         "input/std_low": 0.65,  # median std of latents; the debugging notes' 1.19, SD's VAE at CrossFlow's factor 1.26
         "input/std_high": 1.5,
-        "time/mean": 0.03,  # of the range of t, beside four standard errors
+        "time/mean": 0.03,  # of the range of t, in addition to four standard errors
         "time/std": 0.03,
         "forward/mean": 0.05,  # of a diffusion's noise
         "forward/std": 0.1,
@@ -109,7 +109,7 @@ THRESHOLDS: Limits = MappingProxyType(
         "trace/sum": 0.025,  # of Σ|dt| from 1; the logit-normal grid's is 0.983
         "lr/least": 1e-8,  # the highest LR of a run, at least
         "lr/small": 3e-7,  # the same, where the loss does not fall either
-        "lr/high": 5e-4,  # LR from which on a rough loss is blamed on it
+        "lr/high": 5e-4,  # a rough loss is blamed on an LR of at least this
         "lr/swing": 1.0,  # 5th to 95th percentile of loss / level at such an LR
         "lr/jump": 2.5,  # LR / the one before, of a restart
         "trend/flat": 0.03,  # of the loss, the least fall that counts
@@ -132,6 +132,7 @@ THRESHOLDS: Limits = MappingProxyType(
         "target/moving": 0.45,  # |v*| at the end / at the beginning, at least
         "kl/prior_mu": 0.06,  # mu/abs_mean below which, with sigma near 1, the posterior is the prior
         "kl/prior_std": 0.06,  # distance of std/mean from 1
+        "kl/prior_nats": 0.01,  # KL per element of an autoencoder's latent, at least
         "kl/drift": 2.5,  # mu/abs_mean at the end / at the beginning, at most, where only the KL holds it
         "kl/away": 0.3,  # by which std/mean and logvar/mean may move away from the prior
         "dino/uniform": 0.985,  # of log K, at most
@@ -139,9 +140,9 @@ THRESHOLDS: Limits = MappingProxyType(
         "scale/factor": 0.1,  # relative distance of a latent's std from a known scale factor that names it
         "inference/left": 2.2,  # MSE(z_end, z1) / MSE(z0, z1), at most: another picture of the same text has up to 2
         "inference/slow": 0.6,  # flow/speed_ratio / flow/cos, at least: the best prediction of a cosine c has length c
-        "inference/good": 0.7,  # flow/cos from which on the endpoint error must have fallen with the training
-        "inference/unexplained": 0.35,  # MSE(z_end, z1) / MSE(z0, z1) left by a good field, beside 1.5 (1 - cos²)
-        "inference/learnt": 0.2,  # flow/cos from which on the others can be judged
+        "inference/good": 0.7,  # from this flow/cos on, the endpoint error must have fallen during training
+        "inference/unexplained": 0.35,  # MSE(z_end, z1) / MSE(z0, z1) left by a good field, plus 1.5 (1 - cos²)
+        "inference/learnt": 0.2,  # least flow/cos for judging the others
         "inference/fast": 2.0,  # flow/speed_ratio, at most
         "inference/cos": 0.1,  # flow/cos after inference/steps, at least
         "inference/steps": 500,

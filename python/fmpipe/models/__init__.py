@@ -1,7 +1,8 @@
 """Velocity networks and text heads: CrossFlow's keys and results, on fmkernels' ops."""
 
 from fmpipe.models.checkpoint import load_checkpoint
-from fmpipe.models.dimr import DiMR, StageConfig
+from fmpipe.models.dimr import DiMR
+from fmpipe.models.dimr_stage import StageConfig
 from fmpipe.models.dit import DiT
 from fmpipe.models.networks import CheckpointError, Networks
 from fmpipe.models.presets import PRESETS, Preset, build

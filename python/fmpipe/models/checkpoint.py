@@ -1,4 +1,4 @@
-"""Reads CrossFlow's checkpoints, and says exactly what does not fit."""
+"""Load CrossFlow's checkpoints; errors list every key that does not fit."""
 
 import warnings
 from functools import reduce
@@ -12,7 +12,7 @@ from fmpipe.models.presets import PRESETS, build
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a ``.safetensors`` or ``.pth`` file; code in a pickle is never run."""
+    """Return the tensors of a ``.safetensors`` or ``.pth`` file; code in a pickle is never run."""
     path = Path(path).expanduser()
     if not path.is_file():
         inside = ", ".join(sorted(p.name for p in path.glob("*.[ps]*t*"))) if path.is_dir() else ""
@@ -42,11 +42,11 @@ def load_checkpoint(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
 ) -> Networks:
-    """The networks of the preset ``name`` with the tensors of a released checkpoint, or of ``Networks.state_dict``.
+    """Return the networks of the preset ``name`` with the tensors of a released or saved checkpoint.
 
-    Keys that begin with ``open_clip`` are ignored. Any other that is missing, unexpected or of another shape raises
-    :class:`CheckpointError`, which lists them all; with ``strict=False`` they are listed in a warning, and what is
-    missing keeps its initial value. dtype: the file's (the widest in it) if left out. The networks are in eval mode.
+    Keys that begin with ``open_clip`` are ignored. If others are missing, unexpected or of another shape, the raised
+    :class:`CheckpointError` lists all of them; with ``strict=False``, a warning lists them, and missing tensors keep
+    their initial values. dtype: the widest in the file if None. The networks are in eval mode.
     """
     networks = build(name, "meta" if strict else None)
     state = read_state(path)

@@ -123,7 +123,7 @@ class DiT(ModelMixin, ConfigMixin):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """The velocity (B, C, size, size) at t (B,) in [0, 1]; null_indicator: (B,) bool, left out for none.
 
-        hidden: index of a block; its output is returned too, (velocity, (B, size / patch, size / patch, dim)).
+        hidden: index of a block. Its output is also returned, (velocity, (B, size / patch, size / patch, dim)).
         """
         channels, size, patch = self.config.channels, self.config.size, self.config.patch
         if x.shape[1:] != (channels, size, size):
@@ -151,20 +151,20 @@ class DiT(ModelMixin, ConfigMixin):
     def velocities(
         self, x: Tensor, t: Tensor, *, null: Tensor | None = None, hidden: int | None = None
     ) -> list[Tensor] | tuple[list[Tensor], Tensor]:
-        """One velocity, in a list as DiMR has it, for losses that work for both. hidden: as in ``forward``."""
+        """Return the velocity in a list, as DiMR does. hidden: as in ``forward``."""
         if hidden is None:
             return [self(x, t, null)]
         velocity, taken = self(x, t, null, hidden=hidden)
         return [velocity], taken
 
     def velocity(self, x: Tensor, t: Tensor, *, null: Tensor | None = None, cond: None = None) -> Tensor:
-        """What ``fmkernels.sample`` calls. The text is in x: no cond."""
+        """Return the velocity, as ``fmkernels.sample`` needs it; cond must be None."""
         if cond is not None:
             raise ValueError("DiT.velocity: cond must be None: this network gets the text through z0")
         return self(x, t, null)
 
     def targets(self, v: Tensor) -> list[Tensor]:
-        """What ``velocities`` are to be: v itself."""
+        """Return the targets of ``velocities``: v itself."""
         return [v]
 
     @torch.no_grad()

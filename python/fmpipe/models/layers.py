@@ -1,4 +1,4 @@
-"""The parts DiMR's blocks are made of: norms by name, rotary positions, and layers that only move axes."""
+"""Parts of the velocity networks: norms by name, rotary positions, argument checks and initial values."""
 
 import math
 
@@ -10,7 +10,7 @@ from fmkernels import Linear, TDLayerNorm, TDRMSNorm, td_rms_norm
 
 
 class RMSNorm(nn.Module):
-    """``x / (rms + 1e-8) * scale``: TDRMSNorm with a scale that knows no time."""
+    """``x / (rms + 1e-8) * scale``: TDRMSNorm with a scale that does not depend on time."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -45,7 +45,7 @@ NORMS = {"LN": TDLayerNorm, "RMSN": RMSNorm, "TDRMSN": TDRMSNorm, "ADARMSN": Ada
 
 
 def add_norm(norm: nn.Module, x: Tensor, branch: Tensor | None) -> tuple[Tensor, Tensor]:
-    """``(norm(x + branch), x + branch)`` in one pass."""
+    """Return ``(norm(x + branch), x + branch)``, computed in one pass."""
     return (norm(x), x) if branch is None else norm(x, branch)
 
 
@@ -66,7 +66,7 @@ class QKNorm(nn.Module):
 
 
 class AxialRoPE(nn.Module):
-    """Turns the pairs (even, odd) of each head by learned frequencies of the row, then of the column."""
+    """Rotates the pairs (even, odd) of each head by learned frequencies of the row, then of the column."""
 
     def __init__(self, heads: int, head_dim: int):
         super().__init__()
@@ -79,7 +79,7 @@ class AxialRoPE(nn.Module):
             freqs.copy_(torch.linspace(math.log(math.pi), math.log(5 * math.pi), freqs.shape[1]))
 
     def rotation(self, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """cos and sin of the angles, (heads, height * width, head_dim / 2); positions are cells' centres in [-1, 1]."""
+        """Return cos and sin, (heads, height * width, head_dim / 2); positions are the centers of cells in [-1, 1]."""
         wide = torch.promote_types(self.freqs_h.dtype, torch.float32)
         rows, columns = (
             (torch.arange(n, device=self.freqs_h.device, dtype=torch.float32) + 0.5) * 2 / n - 1
@@ -92,7 +92,7 @@ class AxialRoPE(nn.Module):
 
     @staticmethod
     def rotate(q: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        """(a, b) -> (a cos - b sin, b cos + a sin). Tokens in front of the grid stay as they are."""
+        """Return (a cos - b sin, b cos + a sin) for each pair (a, b). Tokens in front of the grid are not rotated."""
         cos, sin = rotation
         extra, q = q.split([q.shape[2] - cos.shape[1], cos.shape[1]], dim=2)
         a, b = q.to(cos.dtype).unflatten(-1, (-1, 2)).unbind(-1)
@@ -101,7 +101,7 @@ class AxialRoPE(nn.Module):
 
 
 def check_time_and_null(model: str, batch: int, **arguments: Tensor | None) -> None:
-    """Two arguments by their names: a time, (B,) or (1,), and the null indicator, (B,) bool or None."""
+    """Check two arguments by their names: a time, (B,) or (1,), and the null indicator, (B,) bool or None."""
     (time_name, time), (null_name, null) = arguments.items()
     if not isinstance(time, Tensor) or time.shape not in ((1,), (batch,)):
         got = tuple(time.shape) if isinstance(time, Tensor) else type(time).__name__
@@ -133,8 +133,8 @@ def check_dtype(model: str, x: Tensor, weight: Tensor) -> None:
 
 @torch.no_grad()
 def reset(model: nn.Module) -> None:
-    """Initial values for all parameters below: weights truncated normal 0.02, biases 0; other layers have their own."""
-    for module in reversed(list(model.modules())):  # parts first, so that what they are part of has the last word
+    """Set initial values: weights truncated normal 0.02, biases 0; other layers have their own."""
+    for module in reversed(list(model.modules())):  # parts first: what contains them may change them afterwards
         if isinstance(module, (nn.Linear, nn.Conv2d, nn.Embedding)):
             nn.init.trunc_normal_(module.weight, std=0.02)
             if getattr(module, "bias", None) is not None:

@@ -1,4 +1,4 @@
-"""A velocity network and its text head under a released checkpoint's keys, and what of a state does not fit them."""
+"""A velocity network and its text head with the keys of a released checkpoint, and a comparison of state dicts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from fmpipe.models.dit import DiT
 from fmpipe.models.text_head import VariationalHead
 
 HEAD_PREFIX = "context_encoder."  # of the text head's keys
-IGNORED = "open_clip"  # keys that begin so belong to an encoder that CrossFlow's training carried along
+IGNORED = "open_clip"  # keys with this prefix belong to an encoder that CrossFlow's training saved too
 
 
 @dataclass
 class Fit:
-    """How a checkpoint's keys compare with a preset's; ``misshapen``: key -> (its shape, the preset's)."""
+    """The keys in which a checkpoint differs from a preset; ``misshapen``: key -> (its shape, the preset's)."""
 
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Fit:
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that does not fit; ``fit`` has every key."""
+    """A checkpoint does not fit the networks; ``fit`` lists every key."""
 
     def __init__(self, message: str, fit: Fit):
         super().__init__(f"{message}\n{fit}")
@@ -44,7 +44,7 @@ class CheckpointError(RuntimeError):
 
 
 def compare(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Fit:
-    """Every key of either that is not in both with one shape; what is no floating point tensor has no shape."""
+    """Return the keys that are not in both with the same shape; tensors must be floating point."""
     fit = Fit(missing=[key for key in expected if key not in state])
     for key, value in state.items():
         if str(key).startswith(IGNORED):
@@ -58,20 +58,22 @@ def compare(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Fit:
 
 
 class Networks(nn.Module):
-    """A velocity network and the text head that makes its z0; together they have a released checkpoint's keys."""
+    """A velocity network and its text head; together they have the keys of a released checkpoint."""
 
     def __init__(self, velocity_net: DiMR | DiT, text_head: VariationalHead):
         super().__init__()
         self.velocity_net, self.text_head = velocity_net, text_head
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All tensors under the keys of CrossFlow's checkpoints."""
+        """Return all tensors under the keys of CrossFlow's checkpoints."""
         head = {HEAD_PREFIX + key: value for key, value in self.text_head.state_dict().items()}
         return {**self.velocity_net.state_dict(), **head}
 
     def load_state_dict(self, state: Mapping[str, Tensor], strict: bool = True, assign: bool = False) -> Fit:
-        """The reverse. ``open_clip*`` keys are ignored; what else does not fit raises :class:`CheckpointError` before
-        anything is loaded, or, with ``strict=False``, is left out. Returns what did not fit."""
+        """Load a state with these keys, and return the keys that do not fit. ``open_clip*`` keys are ignored.
+
+        With ``strict``, other keys that do not fit raise :class:`CheckpointError` before anything is loaded.
+        """
         expected = self.state_dict()
         fit = compare(state, expected)
         if strict and not fit:

@@ -1,11 +1,12 @@
-"""Named configurations: the four released ones, under the names of their files, and small ones."""
+"""Named configurations: the four released ones, by the names of their files, and small ones."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 
-from fmpipe.models.dimr import DiMR, StageConfig
+from fmpipe.models.dimr import DiMR
+from fmpipe.models.dimr_stage import StageConfig
 from fmpipe.models.dit import DiT
 from fmpipe.models.networks import Networks
 from fmpipe.models.text_head import TextHead, VariationalHead
@@ -13,7 +14,7 @@ from fmpipe.models.text_head import TextHead, VariationalHead
 
 @dataclass(frozen=True)
 class Preset:
-    """The arguments of both networks, and the share of samples that training marks as null."""
+    """The arguments of both networks, and the share of null samples in training."""
 
     velocity_net: type[DiMR] | type[DiT]
     velocity_config: dict
@@ -31,7 +32,7 @@ _T5 = {"width": 4096, "compressed": 1024, "latent_shape": (4, 64, 64)}
 
 
 def _pair(dim: tuple[int, int], hidden: tuple[int, int], blocks: tuple[int, int], grid: int, kernel: int = 7) -> list:
-    """A transformer stage and, at twice its resolution, a ConvNeXt one."""
+    """Return a transformer stage and a ConvNeXt stage at twice its resolution."""
     return [
         StageConfig("transformer", dim[0], hidden[0], blocks[0], (grid, grid), patch=2, heads=4),
         StageConfig("convnext", dim[1], hidden[1], blocks[1], (2 * grid, 2 * grid), patch=1, kernel=kernel),
@@ -62,7 +63,7 @@ PRESETS = {
 
 
 def build(name: str, device: str | torch.device | None = None) -> Networks:
-    """The networks of a preset with initial values; on ``"meta"`` without any memory. ValueError for an unknown one."""
+    """Return the networks of a preset with initial values; on ``"meta"``, they need no memory."""
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
     preset = PRESETS[name]

@@ -18,7 +18,7 @@ SIDE = 64  # of the adaptor's square map
 
 
 class StdNorm(nn.Module):
-    """``g (x - mean) / (std + 1e-5) + b`` with the unbiased standard deviation, and eps outside the root."""
+    """``g (x - mean) / (std + 1e-5) + b`` with the unbiased standard deviation and eps outside the square root."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -41,7 +41,7 @@ class Attention(nn.Module):
         self.W_Q, self.W_K, self.W_V, self.W_O = (Linear(dim, dim) for _ in range(4))
 
     def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        """Where nothing is kept every score is the same, and the values are averaged: no NaN, as in CrossFlow."""
+        """Return the attention. If no token is kept, all scores are equal and values are averaged, as in CrossFlow."""
         q, k, v = (w(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for w in (self.W_Q, self.W_K, self.W_V))
         scores = q @ k.mT * q.shape[-1] ** -0.5
         if keep is not None:
@@ -108,19 +108,19 @@ class Adaptor(nn.Module):
 
 
 class VariationalHead(ModelMixin, ConfigMixin):
-    """What every head has: ``moments`` to write, ``forward`` that turns them into mu and logvar.
+    """The base of all heads: a subclass computes ``moments``, and ``forward`` turns them into mu and logvar.
 
-    mu_rms: every sample's mu is brought to this rms, so that it cannot run away. std_range: sigma stays between the two
-    (logvar is a sigmoid between their logarithms), so that z0 can neither become so sharp that x_t gives z1 away nor so
-    loud that v* is z0 alone. None, as in CrossFlow: neither.
+    mu_rms: mu of every sample is rescaled to this rms, so it cannot diverge. std_range: sigma stays between the two
+    values (logvar is a sigmoid between their logarithms), so z0 cannot become so sharp that x_t reveals z1, or so large
+    that it dominates v*. With None, as in CrossFlow, mu and sigma are free.
     """
 
     def moments(self, states: Tensor, keep: Tensor | None) -> Tensor:
-        """(B, 2 C H W), all of mu, then all of logvar; states: (B, L, D), keep: (B, L) bool or None."""
+        """Return (B, 2 C H W), all of mu, then all of logvar. states: (B, L, D), keep: (B, L) bool or None."""
         raise NotImplementedError
 
     def forward(self, states: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """states: (B, tokens, width). mask: (B, tokens), zero where there is no token. mu, logvar: (B, C, H, W)."""
+        """Return mu and logvar, (B, C, H, W) each. states: (B, tokens, width). mask: (B, tokens), zero for padding."""
         expected = (self.config.tokens, self.config.width)
         if states.dim() != 3 or states.shape[1:] != expected:
             raise ValueError(
@@ -140,7 +140,7 @@ class VariationalHead(ModelMixin, ConfigMixin):
         return mu, logvar
 
     def reset_parameters(self) -> None:
-        """As CrossFlow (:func:`fmpipe.models.layers.reset`): mu and logvar start near 0, z0 near N(0, I)."""
+        """Set CrossFlow's initial values (:func:`fmpipe.models.layers.reset`): z0 starts near N(0, I)."""
         reset(self)
 
 
@@ -150,10 +150,11 @@ def _check_dropout(head: str, dropout: float) -> None:
 
 
 class TextHead(VariationalHead):
-    """CrossFlow's: a post-norm transformer encoder, then layers that halve the channels, then one product.
+    """CrossFlow's head: a post-norm transformer encoder, layers that halve the channels, and one linear layer.
 
-    width: of the text states; compressed: the width they are brought to first (CrossFlow: 1024 for 4096). blocks,
-    hidden, heads, dropout: of the encoder. tokens: L. latent_shape: z0's (C, H, W). last_norm: over the moments.
+    width: of the text states; compressed: the width to which they are projected first (CrossFlow: 1024 for 4096).
+    blocks, hidden, heads, dropout: of the encoder. tokens: L. latent_shape: (C, H, W) of z0. last_norm: a norm over the
+    moments.
     """
 
     _supports_gradient_checkpointing = True
@@ -219,10 +220,10 @@ class TextHead(VariationalHead):
 
 
 class LinearHead(VariationalHead):
-    """Three linear layers on the concatenated tokens, as in the debugging notes; masked tokens count as zeros.
+    """Three linear layers on the concatenated tokens, as in the debugging notes; masked tokens are zeros.
 
-    pooled: on the sentence instead, the mean of its tokens brought to length √width. It is what MiniLM was trained for:
-    a paraphrase lies near, and a new place in the sentence changes nothing. dropout: after both GELUs.
+    pooled: use the mean of the tokens, scaled to length √width, instead. MiniLM was trained for this: paraphrases are
+    close to each other, whatever the position of a word. dropout: after both GELUs.
     """
 
     _supports_gradient_checkpointing = True
@@ -258,7 +259,7 @@ class LinearHead(VariationalHead):
 
     def _moments(self, states: Tensor, keep: Tensor | None) -> Tensor:
         x = states if keep is None else states.masked_fill(~keep[..., None], 0)
-        # The mean's length is divided out, and with it the number of tokens: their sum will do.
+        # The length is normalized, so the sum gives the same as the mean.
         x = F.normalize(x.sum(1), dim=-1) * self.config.width**0.5 if self.config.pooled else x.flatten(1)
         for layer in self.layers:
             x = layer(x)

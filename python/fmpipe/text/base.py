@@ -4,7 +4,6 @@ config.json, model.safetensors and the tokenizer's files are transformers' own, 
 text_encoder.json has the class and its arguments. A folder without it is any model of transformers.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from fmpipe.text.protocol import check_prompts
+from fmpipe.untrusted import load_pretrained, read_json
 
 CONFIG = "text_encoder.json"
 FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
@@ -52,17 +52,6 @@ def located(where: str, source: str | Path, local_files_only: bool = True) -> Pa
                 "local_files_only=False downloads one"
             ) from None
     return Path(snapshot_download(str(source), allow_patterns=FILES))
-
-
-def read_json(file: Path) -> dict:
-    """{} without such a file; ValueError naming a damaged one."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except ValueError as error:
-        raise ValueError(f"{file.name} in {str(file.parent)!r} is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{file.name} in {str(file.parent)!r} must be an object, got {type(found).__name__}")
-    return found
 
 
 def _tokenizer_class(folder: Path) -> type:
@@ -147,7 +136,8 @@ class FrozenText(ModelMixin, ConfigMixin):
 
         arguments: the class's, before those saved. dtype (torch_dtype is its old name): as saved if None.
         FileNotFoundError without such a folder, ValueError for another class's, TypeError for an unknown argument,
-        OSError for files that cannot be read or lack tensors. Pickled weights are not read.
+        OSError for files that cannot be read, lack tensors or need Python code of the folder. Pickled weights are not
+        read.
         """
         where = cls.__name__
         folder = located(where, folder, local_files_only)
@@ -157,15 +147,15 @@ class FrozenText(ModelMixin, ConfigMixin):
         arguments = {k: v for k, v in arguments.items() if k not in IGNORED and v is not None}
         arguments = {k: v for k, v in saved.items() if not k.startswith("_")} | arguments
         try:
-            model, loaded = cls.model_class.from_pretrained(
+            model, loaded = load_pretrained(
+                cls.model_class,
                 folder,
                 dtype=dtype or torch_dtype or "auto",
-                local_files_only=True,
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,  # named below, all of them
                 output_loading_info=True,
             )
-            tokenizer = _tokenizer_class(folder).from_pretrained(folder, local_files_only=True)
+            tokenizer = load_pretrained(_tokenizer_class(folder), folder)
         except Exception as error:  # whatever the libraries beneath make of a damaged file
             raise OSError(f"{where}: folder {str(folder)!r} cannot be read: {error}") from error
         for what in ("missing_keys", "mismatched_keys"):

@@ -12,8 +12,9 @@ from torch import Tensor
 from transformers import AutoModel, CLIPTextModel, PreTrainedModel, PreTrainedTokenizerBase, T5EncoderModel
 
 from fmpipe.text import minilm
-from fmpipe.text.base import CONFIG, FrozenText, located, read_json
+from fmpipe.text.base import CONFIG, FrozenText, located
 from fmpipe.text.meta_query import MetaQueryText
+from fmpipe.untrusted import read_json
 
 TOKENS = 77  # CLIP's; the text heads of all released configurations take as many
 T5_FACTOR = 10.0  # CrossFlow's: brings T5's states to the size of CLIP's

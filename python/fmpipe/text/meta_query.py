@@ -243,21 +243,13 @@ class MetaQueryText(FrozenText):
         return own
 
     @classmethod
-    def from_pretrained(
-        cls,
-        folder: str | Path,
-        *,
-        dtype: torch.dtype | None = None,
-        torch_dtype: torch.dtype | None = None,
-        local_files_only: bool = True,
-        **arguments,
-    ) -> "MetaQueryText":
+    def from_pretrained(cls, folder: str | Path, *, local_files_only: bool = True, **arguments) -> "MetaQueryText":
         """Load a folder of :meth:`save_pretrained`, or a language model, which gets new queries.
 
-        dtype is that of the model; what can be trained stays in fp32.
+        arguments: those of :meth:`FrozenText.from_pretrained`. Trained parameters stay in fp32 whatever the dtype.
         """
         folder = located("MetaQueryText", folder, local_files_only)
-        encoder = super().from_pretrained(folder, dtype=dtype or torch_dtype, **arguments)
+        encoder = super().from_pretrained(folder, **arguments)
         if not (folder / QUERIES).is_file():
             return encoder
         saved, own = load_file(folder / QUERIES), encoder._own()

@@ -1,6 +1,6 @@
-"""Batches as functions of the step: whatever process asks, whenever it was started, the same numbers come.
+"""Batches as functions of the step: the numbers do not depend on the process or on when the run was started.
 
-Every process draws for the whole batch and takes its rows, so that two processes see what one would.
+Every process draws the random numbers of the whole batch and uses its own rows, so two processes get what one would.
 """
 
 import hashlib
@@ -22,13 +22,13 @@ ALL = slice(None)
 
 
 def drawn(seed: int, *parts: int) -> torch.Generator:
-    """A generator of its own for (seed, parts): neighbours share nothing."""
+    """Return a generator for (seed, parts); the streams of different arguments are independent."""
     digest = hashlib.sha256(repr((seed, *parts)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 class Order:
-    """Which items a step has: one random order of all after the other, cut in batches, no item left out."""
+    """The items of each step: random orders of all items, one after another, divided into batches."""
 
     def __init__(self, items: Sequence[int], batch: int, seed: int, *stream: int):
         if not len(items):
@@ -40,7 +40,7 @@ class Order:
         return self.between(step * self.batch, (step + 1) * self.batch)
 
     def between(self, start: int, end: int) -> Tensor:
-        """The items of the draws start … end - 1."""
+        """Return the items of the draws start … end - 1."""
         if start == end:
             return self.items[:0]
         at, parts = torch.arange(start, end), []
@@ -54,17 +54,17 @@ class Order:
         return torch.cat(parts)
 
     def others(self, chosen: Tensor, count: int, draw: torch.Generator) -> Tensor:
-        """Up to count different items that are not among the chosen."""
+        """Return up to count different items that are not among the chosen."""
         rest = self.items[~torch.isin(self.items, chosen)]
         return rest[torch.randperm(len(rest), generator=draw)[:count]]
 
 
 class MixedOrder:
-    """Which items a step has, of several groups with weights: each group in an :class:`Order` of its own.
+    """The items of each step, from several groups with weights; each group has its own :class:`Order`.
 
-    Of the first n draws, a group has its share of n, rounded by d'Hondt's method, so every batch has the shares of the
-    weights to within one or two items, an item comes as often as the others of its group, and where a group is after n
-    draws needs no state.
+    Of the first n draws, a group has its share of n, rounded by d'Hondt's method. So every batch has the shares of the
+    weights to within one or two items, all items of a group are drawn equally often, and the position in a group after
+    n draws needs no state.
     """
 
     def __init__(self, groups: Sequence[Sequence[int]], weights: Sequence[float], batch: int, seed: int):
@@ -76,7 +76,7 @@ class MixedOrder:
         self._rates = torch.cat(rates)
 
     def counts(self, draws: int) -> list[int]:
-        """How many of the first draws each group has."""
+        """Return how many of the first draws each group has."""
         # No group has less than its share rounded down; one less is safe from rounding errors.
         counts = [max(0, math.floor(draws * share) - 1) for share in self.shares]
         while sum(counts) < draws:
@@ -90,7 +90,7 @@ class MixedOrder:
         return chosen[torch.randperm(self.batch, generator=drawn(self.seed, 7, step))]
 
     def others(self, chosen: Tensor, count: int, draw: torch.Generator) -> Tensor:
-        """Up to count different items that are not among the chosen, by their weights."""
+        """Return up to count different items that are not among the chosen, drawn by their weights."""
         left = ~torch.isin(self.items, chosen)
         if not (count := min(count, int(left.sum()))):
             return self.items[:0]
@@ -98,19 +98,20 @@ class MixedOrder:
 
 
 def order_of(items: Sequence[int], batch: int, seed: int, source: Source | None = None) -> Order | MixedOrder:
-    """The order of items of a source, by its weights if it is a :class:`fmpipe.data.Mixture`."""
+    """Return the order of a source's items, by its weights if it is a :class:`fmpipe.data.Mixture`."""
     if not isinstance(source, Mixture) or not len(items):
         return Order(items, batch, seed)
     return MixedOrder([[i for i in items if i in part] for part in source.parts], source.weights, batch, seed)
 
 
 class FlowBatches:
-    """z1 sampled anew from the cached moments, one of its captions' states, eps, t and the null indicator.
+    """z1, sampled from the cached moments, the states of one of its captions, eps, t and the null indicator.
 
-    captions: those to draw from, a list for each item; all of them if left out. source: whose weights count, if it is a
-    mixture. ``ends`` is what the flow goes to: z1,
-    but where null is set, another null sample's. ``candidates`` are the batch's latents and ``losses.others`` more, and
-    states and mask theirs. shown: called with the items of z1 and of ends, returns what a teacher needs of them.
+    captions: those to draw from, a list for each item; all if None. source: its weights are used if it is a mixture.
+    teacher_inputs: called with the items of z1 and of ends; returns what a teacher needs of them.
+
+    In a batch, ``ends`` is the end of the flow: z1, and for null samples that of another null sample. ``candidates``
+    are the batch's latents and ``losses.others`` more; states and mask are those of the candidates then.
     """
 
     def __init__(
@@ -125,9 +126,9 @@ class FlowBatches:
         batch: int | None = None,
         captions: Sequence[Sequence[str]] | None = None,
         source: Source | None = None,
-        shown: Callable[[Tensor, Tensor], dict[str, Tensor]] | None = None,
+        teacher_inputs: Callable[[Tensor, Tensor], dict[str, Tensor]] | None = None,
     ):
-        self.shown = shown
+        self.teacher_inputs = teacher_inputs
         self.latents, self.states, self.vae, self.settings, self.seed = latents, states, vae, settings, seed
         self.order, self.shape = (
             order_of(items, batch or settings.optim.batch, seed, source),
@@ -136,9 +137,9 @@ class FlowBatches:
         self.texts = [item["captions"] for item in latents.items] if captions is None else captions
 
     def captions(self, step: int) -> list[str]:
-        return self._told(self.order(step), drawn(self.seed, 2, step))
+        return self._pick_captions(self.order(step), drawn(self.seed, 2, step))
 
-    def _told(self, items: Tensor, draw: torch.Generator) -> list[str]:
+    def _pick_captions(self, items: Tensor, draw: torch.Generator) -> list[str]:
         pick = torch.rand(len(items), generator=draw).tolist()
         return [self.texts[i][int(p * len(self.texts[i]))] for i, p in zip(items.tolist(), pick, strict=True)]
 
@@ -159,18 +160,18 @@ class FlowBatches:
         ends = z1.clone()
         ends[null] = z1[null].roll(1, 0)
         made = {name: x[rows] for name, x in (("z1", z1), ("ends", ends), ("eps", eps), ("t", t), ("null", null))}
-        if self.shown is not None:
+        if self.teacher_inputs is not None:
             reached = chosen.clone()
             reached[null] = chosen[null].roll(1)
-            made |= self.shown(chosen[rows], reached[rows])
+            made |= self.teacher_inputs(chosen[rows], reached[rows])
         captions = self.captions(step)
         if losses.others:  # every process has all of them
             others = self.order.others(chosen, losses.others, draw)
-            captions += self._told(others, draw)
+            captions += self._pick_captions(others, draw)
             made["candidates"] = torch.cat([z1, self.vae.sample(self.latents.moments[others], draw)])
             made["rows"] = torch.arange(len(z1))[rows]
             rows = ALL
-        elif losses.match and rows != ALL:  # a part of the batch is matched against all of its latents
+        elif losses.match and rows != ALL:  # a part of the batch is compared with all of its latents
             made["candidates"], made["own"] = z1, torch.arange(len(z1))[rows]
         texts = self.states.rows(captions[rows])
         if self.settings.token_dropout:
@@ -181,9 +182,9 @@ class FlowBatches:
 
 
 class PixelBatches:
-    """Pictures in [-1, 1], all of them in memory as bytes, and the noise of their latents.
+    """Images in [-1, 1], all kept in memory as bytes, and the noise of their latents.
 
-    augment: each turned by a multiple of 90°, mirrored or not, and shifted by up to ``SHIFT`` pixels around the edge.
+    augment: rotate each by a multiple of 90°, mirror half of them, and shift by up to ``SHIFT`` pixels, cyclically.
     """
 
     SHIFT = 3
@@ -213,7 +214,7 @@ class PixelBatches:
 
 
 class DiffusionBatches:
-    """z1 sampled anew, noise, and whole steps drawn evenly from 0 … T - 1."""
+    """z1, sampled from the cached moments, noise eps, and integer time steps, uniform in 0 … T - 1."""
 
     def __init__(
         self,
@@ -231,8 +232,8 @@ class DiffusionBatches:
     def __call__(self, step: int, rows: Rows = ALL) -> dict[str, Tensor]:
         draw, chosen = drawn(self.seed, 3, step), self.order(step)
         z1 = self.vae.sample(self.latents.moments[chosen], draw)
-        noise = torch.randn(z1.shape, generator=draw)
-        return {"z1": z1[rows], "noise": noise[rows], "steps": torch.randint(self.T, (len(z1),), generator=draw)[rows]}
+        eps = torch.randn(z1.shape, generator=draw)
+        return {"z1": z1[rows], "eps": eps[rows], "steps": torch.randint(self.T, (len(z1),), generator=draw)[rows]}
 
 
 def _moved(image: Tensor, turn: int, shift: Sequence[int]) -> Tensor:

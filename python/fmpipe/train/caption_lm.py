@@ -1,14 +1,13 @@
 """A small causal language model trained on the captions of a data set: what meta-queries can read offline."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from uuid import uuid4
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fmpipe.data.cache import new_folder
 from fmpipe.data.source import digest_of
 
 ARCHITECTURE = {
@@ -19,7 +18,7 @@ ARCHITECTURE = {
     "max_position_embeddings": 512,
 }
 STEPS, BATCH, RATE = 400, 64, 3e-3
-VERSION = 1  # raise with every change of the model or its training: caches of the old are then not used
+VERSION = 1  # increase with every change of the model or its training, so that older caches are not used
 
 
 def caption_lm(captions: Sequence[str], folder: str | Path, seed: int = 0) -> Path:
@@ -32,20 +31,10 @@ def caption_lm(captions: Sequence[str], folder: str | Path, seed: int = 0) -> Pa
     path = Path(folder) / f"lm-{digest_of('caption_lm', VERSION, seed, texts)}"
     if path.is_dir():
         return path
-    temporary = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model, tokenizer = _trained(texts)
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        try:
-            temporary.rename(path)
-        except OSError:
-            if not path.is_dir():  # else another process was first
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with new_folder(path) as temporary, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for part in _trained(texts):
+            part.save_pretrained(temporary)
     return path
 
 

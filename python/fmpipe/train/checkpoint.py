@@ -1,7 +1,8 @@
-"""The states of a run on disk: safetensors and JSON, whole or not there at all, whatever kills the run. POSIX.
+"""Checkpoints on disk (safetensors and JSON): each is complete or absent, even if the run is killed. POSIX only.
 
-``folder/step-00001200/`` holds, for every part of the state, ``<part>.json`` (the tree) and ``<part>.safetensors`` (its
-tensors, named by the way to them), and ``checkpoint.json`` with the size and digest of each. One process writes.
+``folder/step-00001200/`` contains ``<part>.json`` (the tree) and ``<part>.safetensors`` (its tensors, named by their
+path in the tree) for every part of the state, and ``checkpoint.json`` with the size and digest of each file. Only one
+process may write.
 """
 
 import errno
@@ -25,21 +26,22 @@ import fmkernels
 
 FORMAT = 1
 INDEX = "checkpoint.json"
+OLD = r"\.old-step-[0-9]{8,}"  # a checkpoint that is being replaced
 
 
-class CheckpointError(RuntimeError):
-    """A checkpoint that is damaged, or not there."""
+class InvalidCheckpointError(RuntimeError):
+    """A checkpoint of a run is damaged or missing."""
 
 
 def save(folder: str | Path, step: int, state: Mapping[str, object], *, keep: int = 3) -> Path:
-    """Writes ``folder/step-00001200`` in full, then removes all but the newest ``keep`` up to this step.
+    """Write ``folder/step-00001200`` completely, then remove all but the newest ``keep`` checkpoints up to this step.
 
     A part of ``state`` is a tree of dicts (any keys), lists and tuples with tensors, numpy arrays, numbers, strings,
-    bool and None. Tensors are stored from wherever they are, views of the same elements once. A step saved again
-    replaces the first. Checkpoints of later steps, left by a run that went back, are never removed.
+    bool and None. Tensors may be on any device; views of the same elements are stored once. Saving a step again
+    replaces its checkpoint. Checkpoints of later steps, left by a run that went back, are never removed.
 
-    OSError if it cannot be written: nothing of it stays, and what was there before is untouched. TypeError for a value
-    that is none of the above, ValueError for a bad name of a part, step or keep.
+    Raises OSError if the checkpoint cannot be written; nothing of it remains then, and earlier checkpoints are
+    unchanged. Raises TypeError for a value of another type, ValueError for an invalid part name, step or keep.
     """
     folder = Path(folder)
     if step < 0 or keep < 1:
@@ -58,69 +60,80 @@ def save(folder: str | Path, step: int, state: Mapping[str, object], *, keep: in
         temporary.mkdir()
         _write(temporary, step, packed)
         if final.exists():
-            final.rename(folder / f".old-{final.name}")  # still found until the new one has its place
+            final.rename(folder / f".old-{final.name}")  # still found until it is replaced
         os.replace(temporary, final)
         _sync(folder)
     except (OSError, SafetensorError) as error:
-        raise _no_room(error, folder, step, packed) from error
+        raise _not_written(error, folder, step, packed) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # of a save that failed; after the rename there is none
+        shutil.rmtree(temporary, ignore_errors=True)  # exists only if the save failed
     _prune(folder, step, keep)
     return final
 
 
 def load(path: str | Path) -> dict[str, object]:
-    """The state that was saved, tensors on the CPU. CheckpointError names the file that is damaged or missing."""
+    """Return the saved state, tensors on the CPU. InvalidCheckpointError names a damaged or missing file."""
     path = Path(path)
     index = verify(path)
     state = {}
     for part in index["parts"]:
         file = path / f"{part}.safetensors"
-        # cloned: the file's own memory is a map of it, unaligned, and would keep a removed file on the disk
+        # load_file maps the file: its memory is not aligned, and it would keep a removed file on the disk
         tensors = {name: x.clone() for name, x in load_file(file).items()} if file.name in index["files"] else {}
         state[part] = _unpack(json.loads((path / f"{part}.json").read_text()), tensors)
     return state
 
 
+def read_meta(path: str | Path) -> dict:
+    """Return the part ``meta`` of a checkpoint of a run: its stage, step and config, without reading any tensor."""
+    try:
+        meta = _unpack(json.loads((Path(path) / "meta.json").read_text()), {})
+        return {name: meta[name] for name in ("stage", "step", "config")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidCheckpointError(f"{path} is not a checkpoint of a training run: {error!r}") from None
+
+
 def read_index(path: str | Path) -> dict:
-    """What ``checkpoint.json`` says: step, parts, files, versions, time. CheckpointError if it is damaged."""
+    """Return the contents of ``checkpoint.json``; raise InvalidCheckpointError if it is damaged or missing."""
     file = Path(path) / INDEX
     try:
         index = json.loads(file.read_bytes())
         digest = index.pop("digest")
     except FileNotFoundError:
-        raise CheckpointError(f"{file} is missing: this is no checkpoint") from None
+        raise InvalidCheckpointError(f"{file} is missing: this is not a checkpoint") from None
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{file} is damaged: {error}") from error
+        raise InvalidCheckpointError(f"{file} is damaged: {error}") from error
     if digest != _digest_of(index):
-        raise CheckpointError(f"{file} is damaged: its digest differs")
+        raise InvalidCheckpointError(f"{file} is damaged: its digest differs")
     if index["format"] != FORMAT:
-        raise CheckpointError(f"{file} has format {index['format']}, this version reads {FORMAT}; use {index['code']}")
+        raise InvalidCheckpointError(
+            f"{file} has format {index['format']}, this version reads {FORMAT}; use {index['code']}"
+        )
     return index
 
 
 def verify(path: str | Path) -> dict:
-    """``read_index``, and every file has its size and digest; CheckpointError if not."""
+    """Return ``read_index``; raise InvalidCheckpointError if the size or digest of a file differs."""
     index = read_index(path)
     for name, expected in index["files"].items():
         file = Path(path) / name
         try:
             size = file.stat().st_size
             if size != expected["bytes"]:
-                raise CheckpointError(f"{file} is damaged: {size} bytes, expected {expected['bytes']}")
+                raise InvalidCheckpointError(f"{file} is damaged: {size} bytes, expected {expected['bytes']}")
             if _sha256(file) != expected["sha256"]:
-                raise CheckpointError(f"{file} is damaged: its digest differs")
+                raise InvalidCheckpointError(f"{file} is damaged: its digest differs")
         except OSError as error:
-            raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
+            raise InvalidCheckpointError(f"{file} cannot be read: {error.strerror}") from error
     return index
 
 
 def latest(folder: str | Path) -> Path | None:
-    """The checkpoint of the highest step that verifies, None if there is none; damaged ones are warned of."""
+    """Return the valid checkpoint of the highest step, or None; warn about damaged ones."""
     for _, path in sorted(_checkpoints(Path(folder)).items(), reverse=True):
         try:
             verify(path)
-        except CheckpointError as error:
+        except InvalidCheckpointError as error:
             warnings.warn(f"checkpoint {path.name} is skipped: {error}", stacklevel=2)
         else:
             return path
@@ -128,63 +141,65 @@ def latest(folder: str | Path) -> Path | None:
 
 
 def find(folder: str | Path, spec: str | int) -> Path:
-    """The checkpoint of ``--resume``: "latest", a step, or a path. CheckpointError if there is none."""
+    """Return the checkpoint of ``--resume`` ("latest", a step or a path) or raise InvalidCheckpointError."""
     found = _checkpoints(Path(folder))
     steps = f"there are steps {', '.join(map(str, sorted(found)))}" if found else "there is none"
     if spec == "latest":
         path = latest(folder)
         if path is None:
-            raise CheckpointError(f"resume: no whole checkpoint in {folder}; {steps}")
+            raise InvalidCheckpointError(f"resume: no complete checkpoint in {folder}; {steps}")
         return path
     if str(spec).isdecimal():
         if int(spec) not in found:
-            raise CheckpointError(f"resume: no checkpoint of step {spec} in {folder}; {steps}")
+            raise InvalidCheckpointError(f"resume: no checkpoint of step {spec} in {folder}; {steps}")
         return found[int(spec)]
     if not Path(spec).is_dir():
-        raise CheckpointError(f"resume: {spec!r} is neither 'latest', nor a step, nor a folder; in {folder} {steps}")
+        raise InvalidCheckpointError(
+            f"resume: {spec!r} is neither 'latest', nor a step, nor a folder; in {folder} {steps}"
+        )
     read_index(spec)
     return Path(spec)
 
 
 class _Packed:
-    """A tree as JSON, and its tensors by name. ``{"$tensor": name}`` stands for one; see ``_unpack`` for the others."""
+    """A tree as JSON, and its tensors by name. In the JSON, ``{"$tensor": name}`` refers to a tensor."""
 
     def __init__(self, part: str, tree: object):
         self.part, self.tensors, self._names, self._storages = part, {}, {}, set()
         self.json = json.dumps(self._pack(tree, ()), allow_nan=False).encode()
         self.bytes = len(self.json) + sum(x.nbytes for x in self.tensors.values())
 
-    def _pack(self, value: object, way: tuple) -> object:
+    def _pack(self, value: object, path: tuple) -> object:
         if isinstance(value, torch.Tensor):
-            return {"$tensor": self._tensor(value, way)}
+            return {"$tensor": self._tensor(value, path)}
         if isinstance(value, np.ndarray):
-            return {"$array": self._tensor(torch.from_numpy(value.copy()), way)}
+            return {"$array": self._tensor(torch.from_numpy(value.copy()), path)}
         if isinstance(value, dict):
-            pairs = [(key, self._pack(item, (*way, key))) for key, item in value.items()]
+            pairs = [(key, self._pack(item, (*path, key))) for key, item in value.items()]
             if all(isinstance(key, str) and not key.startswith("$") for key in value):
                 return dict(pairs)
-            return {"$dict": [[self._pack(key, (*way, "key")), item] for key, item in pairs]}
+            return {"$dict": [[self._pack(key, (*path, "key")), item] for key, item in pairs]}
         if isinstance(value, (list, tuple)):
-            items = [self._pack(item, (*way, i)) for i, item in enumerate(value)]
+            items = [self._pack(item, (*path, i)) for i, item in enumerate(value)]
             return {"$tuple": items} if isinstance(value, tuple) else items
         if isinstance(value, float) and not math.isfinite(value):
             return {"$float": str(float(value))}
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
-        where = "/".join(map(str, (self.part, *way)))
+        where = "/".join(map(str, (self.part, *path)))
         raise TypeError(f"save: {where} must be a tensor, an array, a number, a string or None, got {type(value)}")
 
-    def _tensor(self, tensor: torch.Tensor, way: tuple) -> str:
-        tensor = tensor.detach().resolve_conj().resolve_neg()  # what it shows, not what its memory holds
+    def _tensor(self, tensor: torch.Tensor, path: tuple) -> str:
+        tensor = tensor.detach().resolve_conj().resolve_neg()  # the values, not the memory of a lazy view
         same = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if tensor.numel() and same in self._names:
             return self._names[same]
-        name = "/".join(map(str, way)) or self.part
-        while name in self.tensors or name == "__metadata__":  # safetensors' own
+        name = "/".join(map(str, path)) or self.part
+        while name in self.tensors or name == "__metadata__":  # reserved by safetensors
             name += "_"
         held = tensor.cpu().contiguous()
         if held.untyped_storage().data_ptr() in self._storages:
-            held = held.clone()  # safetensors wants every tensor to have its own memory
+            held = held.clone()  # safetensors does not store shared memory
         self._storages.add(held.untyped_storage().data_ptr())
         self.tensors[name], self._names[same] = held, name
         return name
@@ -214,7 +229,7 @@ def _write(folder: Path, step: int, packed: Mapping[str, _Packed]) -> None:
         (folder / f"{part}.json").write_bytes(tree.json)
         if tree.tensors:
             try:
-                save_file(tree.tensors, folder / f"{part}.safetensors")  # for the owner's eyes only, hence the next
+                save_file(tree.tensors, folder / f"{part}.safetensors")  # with mode 600, hence chmod
                 (folder / f"{part}.safetensors").chmod((folder / f"{part}.json").stat().st_mode)
             except (KeyError, ValueError) as error:
                 raise TypeError(f"save: {part} has a tensor that safetensors cannot hold: {error}") from error
@@ -235,7 +250,7 @@ def _write(folder: Path, step: int, packed: Mapping[str, _Packed]) -> None:
     _sync(folder)
 
 
-def _no_room(error: Exception, folder: Path, step: int, packed: Mapping[str, _Packed]) -> OSError:
+def _not_written(error: Exception, folder: Path, step: int, packed: Mapping[str, _Packed]) -> OSError:
     code = re.search(r"os error (\d+)", str(error))  # safetensors' error has the number in its text only
     number = getattr(error, "errno", None) or (int(code[1]) if code else errno.EIO)
     needed, free = sum(tree.bytes for tree in packed.values()), shutil.disk_usage(folder).free
@@ -246,7 +261,7 @@ def _no_room(error: Exception, folder: Path, step: int, packed: Mapping[str, _Pa
 
 
 def _checkpoints(folder: Path) -> dict[int, Path]:
-    """By step. One set aside for a new one of its step counts as long as that is not there."""
+    """Return the checkpoints by step. One that is being replaced counts until its replacement exists."""
     found = {}
     for prefix in (".old-step-", "step-"):
         for path in folder.glob(f"{prefix}*"):
@@ -256,11 +271,12 @@ def _checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what killed processes left: half-written checkpoints, and half-removed ones."""
-    stale = [path for path in folder.glob(".tmp-step-*") if not _alive(int(path.name.rpartition("-")[2]))]
-    for path in [*stale, *folder.glob(".trash-*")]:
+    """Remove what killed processes left: partly written and partly removed checkpoints."""
+    written = _named(folder, r"\.tmp-step-[0-9]{8,}-[0-9]{1,9}")
+    stale = [path for path in written if not _alive(int(path.name.rpartition("-")[2]))]
+    for path in [*stale, *_named(folder, r"\.trash-[0-9]+")]:
         _discard(path)
-    for old in folder.glob(".old-step-*"):
+    for old in _named(folder, OLD):
         current = folder / old.name.removeprefix(".old-")
         if current.exists():
             _discard(old)
@@ -273,26 +289,32 @@ def _prune(folder: Path, step: int, keep: int) -> None:
     for number, path in _checkpoints(folder).items():
         if number < kept[0]:
             _discard(path)
-    for old in folder.glob(".old-step-*"):
+    for old in _named(folder, OLD):
         _discard(old)
 
 
+def _named(folder: Path, pattern: str) -> list[Path]:
+    """Return the entries with names of that form; all others belong to the user."""
+    return [path for path in folder.iterdir() if re.fullmatch(pattern, path.name)]
+
+
 def _discard(path: Path) -> None:
-    """Out of sight first: a kill while files are removed leaves nothing that looks like a checkpoint."""
+    """Rename, then remove: a process killed in between leaves nothing that looks like a checkpoint."""
     try:
-        shutil.rmtree(path.rename(path.with_name(f".trash-{time.time_ns()}")))
-    except OSError as error:  # the run goes on: what it saved is there
+        trash = path.rename(path.with_name(f".trash-{time.time_ns()}"))
+        shutil.rmtree(trash) if trash.is_dir() else trash.unlink()
+    except OSError as error:  # the new checkpoint exists, so training continues
         warnings.warn(f"{path} cannot be removed: {error.strerror}", stacklevel=4)
 
 
 def _alive(pid: int) -> bool:
-    """Whether another process has that id; what this one left, or one with its id in an earlier container, is stale."""
+    """Tell whether another process has this id. Files with our own id are stale: an earlier process had it."""
     if pid == os.getpid():
         return False
     try:
         os.kill(pid, 0)
     except OSError as error:
-        return error.errno == errno.EPERM  # it lives, and is somebody else's
+        return error.errno == errno.EPERM  # it exists and belongs to another user
     return True
 
 

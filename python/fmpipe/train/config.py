@@ -3,6 +3,7 @@
 Every key has a help text, which ``fmpipe init`` writes as a comment and ``docs/training.md`` lists.
 """
 
+import math
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +14,15 @@ from fmpipe.train.times import check_times
 def key(help: str, default: Any = MISSING, factory: Any = MISSING) -> Any:
     """Return a dataclass field with a default and a help text."""
     return field(default=default, default_factory=factory, metadata={"help": help})
+
+
+def check_range(config: Any, low: float, high: float, *names: str) -> None:
+    """Raise ValueError if a setting is not in [low, high], or not finite; None is always accepted."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not (low <= value <= high and value < math.inf):
+            limits = f"in [{low}, {high}]" if high < math.inf else f"at least {low}" + " and finite" * (value == high)
+            raise ValueError(f"{name} must be {limits}, got {value}")
 
 
 @dataclass
@@ -64,6 +74,8 @@ class Data(DataSource):
     )
 
     def __post_init__(self):
+        check_range(self, 1, math.inf, "size", "count", "limit")
+        check_range(self, 0, 1, "val")
         if self.sources and self.path is not None:
             raise ValueError(f"path and sources exclude each other: remove path, or set it to null, got {self.path!r}")
 
@@ -85,6 +97,9 @@ class Group:
 
     lr: float | None = None
     weight_decay: float | None = None
+
+    def __post_init__(self):
+        check_range(self, 0, math.inf, "lr", "weight_decay")
 
 
 @dataclass
@@ -115,12 +130,14 @@ class Optim:
     )
 
     def __post_init__(self):
-        for name in ("steps", "batch", "accumulate"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("warmup", "floor"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+        check_range(self, 1, math.inf, "steps", "batch", "accumulate")
+        check_range(self, 0, math.inf, "lr", "weight_decay")
+        check_range(self, 0, 1, "warmup", "floor")
+        if not self.clip > 0:
+            raise ValueError(f"clip must be above 0, got {self.clip}")
+        for name, values in (("ema", [self.ema]), ("betas", self.betas)):
+            if not all(0 <= value < 1 for value in values):
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
         if self.batch % self.accumulate:
             raise ValueError(f"batch must be a multiple of accumulate ({self.accumulate}), got {self.batch}")
 
@@ -141,6 +158,12 @@ class Autoencoder:
     kl: float = key("weight of the KL divergence to N(0, I)", 1e-4)
     augment: bool = key("rotate, mirror and shift the images", False)
     optim: Optim = key("optimizer of the stage vae", factory=lambda: Optim(lr=1.5e-3, weight_decay=0.0, ema=0.99))
+
+    def __post_init__(self):
+        check_range(self, 1, math.inf, "channels", "layers", "groups")
+        check_range(self, 0, math.inf, "l1", "mse", "kl")
+        if not self.widths or min(self.widths) < 1:
+            raise ValueError(f"widths must be positive numbers, got {self.widths}")
 
 
 LOSSES = ("flow", "kl", "contrastive", "dino", "norm", "anchor", "match", "repa")  # those with a weight
@@ -227,6 +250,8 @@ class Losses:
     alarm: float = key("stop if E|z0| or E|v*| exceeds this many times E|z1|; 0 never stops", 3.0)
 
     def __post_init__(self):
+        check_range(self, 0, math.inf, *LOSSES, "edge_weight", "others", "alarm")
+        check_range(self, 0, 1, "kl_warmup", "null")
         if self.dino and not self.contrastive and not self.teacher:
             raise ValueError(
                 "dino needs contrastive, whose image tower its teacher averages, or an external one: set teacher"
@@ -270,8 +295,7 @@ class Encoder:
 
     kind: Literal["meta_query", "minilm", "clip", "t5"] = key("meta_query: a language model with learned queries")
     model: str | None = key(
-        "folder of the model; minilm (null is minilm for that kind); or captions: a small model trained on them",
-        None,
+        "folder of the model; minilm (null is minilm for that kind); or captions: a small model trained on them", None
     )
     dtype: Literal["fp32", "bf16", "fp16"] | None = key("dtype of the frozen model; null is that of its files", None)
     num_queries: int | None = key("number of learned queries; null is 256", None)
@@ -323,6 +347,10 @@ class Flow:
     optim: Optim = key("optimizer of the stage flow", factory=Optim)
     head_optim: Optim = key("optimizer of the stage head, which trains the text head alone", factory=Optim)
 
+    def __post_init__(self):
+        check_range(self, 1, math.inf, "tokens")
+        check_range(self, 0, 1, "token_dropout")
+
 
 @dataclass
 class Diffusion:
@@ -341,6 +369,9 @@ class Every:
     validate: int = key("steps between two validations", 250)
     save: int = key("steps between two checkpoints", 250)
     sample: int = key("steps between two sheets of sample images", 500)
+
+    def __post_init__(self):
+        check_range(self, 0, math.inf, "log", "validate", "save", "sample")
 
 
 @dataclass
@@ -373,5 +404,7 @@ class Config:
     every: Every = key("intervals in steps; 0 means never", factory=Every)
 
     def __post_init__(self):
+        check_range(self, 1, math.inf, "keep")
+        check_range(self, 0, 2**32 - 1, "seed")
         if self.vae.path is not None:  # used instead of training one
             self.stages = [stage for stage in self.stages if stage != "vae"]

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fmpipe.models import DiMR
-from fmpipe.text.base import read_json
 from fmpipe.text.encoders import DTYPES
 from fmpipe.text.meta_query import MetaQueryText
 from fmpipe.train.config import Config, Encoder, Losses
@@ -19,6 +18,7 @@ from fmpipe.train.settings import SettingsError
 from fmpipe.train.stages import build_head, build_vae
 from fmpipe.train.switches import enable_checkpointing
 from fmpipe.train.teacher import Teacher
+from fmpipe.untrusted import load_pretrained, read_json
 from fmpipe.vae import LatentVAE
 
 
@@ -159,7 +159,7 @@ def _language_model(given: Encoder, dtype: torch.dtype) -> nn.Module:
     from fmpipe.train.caption_lm import ARCHITECTURE
 
     if Path(given.model).is_dir():
-        config = AutoConfig.from_pretrained(given.model)
+        config = load_pretrained(AutoConfig, given.model)
     elif given.model == "captions":
         config = AutoConfig.for_model("llama", **ARCHITECTURE)
     elif given.architecture:
@@ -190,19 +190,19 @@ def _head(config: Config, batch: int) -> tuple[nn.Module, dict[str, Tensor]]:
 def _flow(config: Config, batch: int) -> tuple[nn.Module, dict[str, Tensor]]:
     losses, shape = config.flow.losses, _latent(config)
     like, encoder, texts = _texts(config, batch + losses.others)
-    teacher, shown = _teacher(losses, batch)
+    teacher, features = _teacher(losses, batch)
     objective = FlowObjective(
         build_head(config.flow, like, shape),
         DiMR(**config.flow.net),
         losses,
         teacher,
-        shown.get("features"),
+        features.get("features"),
         encoder,
         fp32_net=config.flow.fp32_net,
     )
     return objective, {
         **texts,
-        **shown,
+        **features,
         **_pairs(shape, batch, losses.others),
         "t": torch.empty(batch),
         "null": torch.zeros(batch, dtype=torch.bool),
@@ -218,8 +218,8 @@ def _teacher(losses: Losses, batch: int) -> tuple[Teacher | None, dict[str, Tens
             teacher = Teacher.from_folder(losses.teacher)
     except (OSError, ValueError) as error:
         raise SettingsError(("flow", "losses", "teacher"), str(error)) from None
-    shown = {"features": torch.empty(batch, teacher.dim)}
-    return teacher, shown | ({"patches": torch.empty(batch, teacher.dim, *teacher.grid)} if losses.repa else {})
+    features = {"features": torch.empty(batch, teacher.dim)}
+    return teacher, features | ({"patches": torch.empty(batch, teacher.dim, *teacher.grid)} if losses.repa else {})
 
 
 def _pairs(shape: tuple[int, int, int], batch: int, others: int) -> dict[str, Tensor]:
@@ -233,7 +233,7 @@ def _diffusion(config: Config, batch: int) -> tuple[nn.Module, dict[str, Tensor]
     shape = _latent(config)
     objective = DiffusionObjective(DiMR(**config.diffusion.net), config.diffusion.time_weight)
     steps = torch.zeros(batch, dtype=torch.int64)
-    return objective, {"z1": torch.empty(batch, *shape), "noise": torch.empty(batch, *shape), "steps": steps}
+    return objective, {"z1": torch.empty(batch, *shape), "eps": torch.empty(batch, *shape), "steps": steps}
 
 
 def describe(found: Estimate, say: Callable[[str], None]) -> None:

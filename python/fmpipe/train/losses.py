@@ -1,4 +1,4 @@
-"""The losses of a training step, each a function of plain tensors; the weights are in ``weights.py``."""
+"""The losses of a training step as functions of tensors; their weights are in ``loss_weights.py``."""
 
 import math
 from collections.abc import Sequence
@@ -9,30 +9,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fmkernels import flow_loss
-from fmkernels.eager.head import _Clamp  # outside, its gradient passes where it leads back inside
+from fmkernels.eager import inward_clamp
 from fmkernels.ops.path import VelocityStats
 
-MAX_LOG_TEMPERATURE = math.log(100.0)  # CLIP's bound: beyond it one pair of a batch takes the whole gradient
+MAX_LOG_TEMPERATURE = math.log(100.0)  # CLIP's bound: beyond it, one pair of a batch has the whole gradient
 GAMMA = 5.0  # of min-SNR
 
 
 def _wide(x: Tensor) -> Tensor:
-    """fp32, or fp64 if it is."""
+    """Return x in fp32; fp64 stays."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def multi_scale(net: nn.Module, target: Tensor) -> list[Tensor]:
-    """What each velocity of ``net`` is to be: ``net.targets(target)`` of a DiMR, coarse to fine, else the target."""
+    """Return the target of each velocity of ``net``: ``net.targets(target)`` of a DiMR, coarse to fine."""
     return net.targets(target) if hasattr(net, "targets") else [target]
 
 
 def flow(
     velocities: Sequence[Tensor], target: Tensor, targets: Sequence[Tensor], t: Tensor, weight: Tensor | None = None
 ) -> tuple[Tensor, VelocityStats]:
-    """``Σ_k mean_b weight[b] · mean((v_k[b] - targets_k[b])²)`` and the statistics of the finest scale, the last.
+    """Return ``Σ_k mean_b weight[b] · mean((v_k[b] - targets_k[b])²)`` and the statistics of the last (finest) scale.
 
     velocities, targets: (B, C, H_k, W_k), coarse to fine; targets: :func:`multi_scale` of target (B, C, H, W).
-    t, weight: (B,). The gradient goes to the velocities alone. ValueError for velocities and targets that do not pair.
+    t, weight: (B,). Only the velocities get gradients. Raises ValueError if velocities and targets do not pair.
     """
     if len(velocities) != len(targets) or targets[-1].shape != target.shape:
         raise ValueError(
@@ -45,30 +45,29 @@ def flow(
 
 
 def kl_standard(mu: Tensor, logvar: Tensor, kl: Tensor) -> Tensor:
-    """``mean ½(mu² + exp(logvar) - 1 - logvar)`` over all elements, from the (B,) sums of ``reparameterize``.
+    """Return ``mean ½(mu² + exp(logvar) - 1 - logvar)`` over all elements, from the (B,) sums of ``reparameterize``.
 
-    mu, logvar: (B, ...). logvar is in kl already: it is taken so that both KLs begin with the same two.
+    mu, logvar: (B, ...). logvar is unused: both KLs have the same first arguments.
     """
     return kl.sum() / mu.numel()
 
 
 def kl_crossflow(mu: Tensor, logvar: Tensor, clamp: tuple[float, float] = (-6.0, 6.0)) -> Tensor:
-    """``mean ½((0.3 mu)⁶ + exp(logvar) - 1 - logvar)``: mu is free up to about 3 and held hard beyond.
+    """Return ``mean ½((0.3 mu)⁶ + exp(logvar) - 1 - logvar)``: mu is free up to about 3 and strongly bounded beyond.
 
-    mu, logvar: (B, ...). logvar is clamped as ``reparameterize`` does it: outside, its gradient passes only where it
-    leads back inside.
+    mu, logvar: (B, ...). logvar is clamped as in ``reparameterize``: outside the bounds, its gradient passes only where
+    it leads back inside.
     """
-    logvar = _Clamp.apply(_wide(logvar), *clamp)
+    logvar = inward_clamp(_wide(logvar), *clamp)
     return 0.5 * ((0.3 * _wide(mu)).pow(6) + logvar.exp() - 1 - logvar).mean()
 
 
 class _Gather(torch.autograd.Function):
-    """Every process's x, (B, ...) -> (world · B, ...) in the order of ranks.
+    """Gathers x of all processes, (B, ...) to (world · B, ...), in the order of ranks.
 
-    All processes make one and the same loss L of it, so each knows dL / d(its own rows) without asking the others: the
-    backward has no collective call to wait in. DDP then takes the mean of the processes' gradients where their sum is
-    dL / dθ, hence the factor world, here and not on L: a parameter that enters L behind the gathering (the
-    temperature) has the whole of its gradient in every process.
+    All processes compute the same loss L, so each knows dL / d(its own rows), and the backward needs no collective
+    call. DDP averages the processes' gradients, but dL / dθ is their sum, hence the factor world. It is not applied to
+    L, because a parameter that enters L after the gathering (the temperature) has its whole gradient in every process.
     """
 
     @staticmethod
@@ -84,10 +83,10 @@ class _Gather(torch.autograd.Function):
 
 
 class _Placed(torch.autograd.Function):
-    """pairs (N, ...), constants, with x (B, ...) in the rows from ``at`` on: what :class:`_Gather` is to processes.
+    """Writes x (B, ...) into the rows of pairs (N, ...) from ``at`` on; pairs are constants. As :class:`_Gather`.
 
-    Every micro-batch makes the same loss L of it, and the mean of their gradients is taken where the sum is
-    dL / dθ, hence the factor N / B. No process is asked: pairs has the rows of all.
+    Every micro-batch computes the same loss L. The gradients of micro-batches are averaged, but dL / dθ is their sum,
+    hence the factor N / B. There is no communication: pairs contains the rows of all processes.
     """
 
     @staticmethod
@@ -107,10 +106,7 @@ def _distributed() -> bool:
 
 
 def pairs(text: Tensor, image: Tensor) -> Tensor:
-    """Return the rows of text and image, (B, D) each, at length 1, as (B, 2, D) in fp32.
-
-    ValueError for shapes that do not pair.
-    """
+    """Return the rows of text and image, (B, D) each, normalized to length 1, as (B, 2, D) in fp32."""
     if text.dim() != 2 or text.shape != image.shape:
         raise ValueError(
             f"contrastive: text and image must be (B, D) alike, got {tuple(text.shape)}, {tuple(image.shape)}"
@@ -121,12 +117,12 @@ def pairs(text: Tensor, image: Tensor) -> Tensor:
 def contrastive(
     text: Tensor, image: Tensor, log_temperature: Tensor, batch: Tensor | None = None, at: Tensor | int = 0
 ) -> Tensor:
-    """Symmetric InfoNCE, ``½(CE(s · a bᵀ) + CE(s · b aᵀ))`` to the diagonal; a, b: the rows of text, image at length 1.
+    """Return symmetric InfoNCE, ``½(CE(s · a bᵀ) + CE(s · b aᵀ))`` with the diagonal as labels, in fp32.
 
-    text, image: (B, D), row k of both a pair. log_temperature: 0-d, learned; ``s = exp(log_temperature)`` as CLIP's
-    logit_scale, at most 100, where its gradient passes only downwards. The rows of all processes are negatives: the
-    loss is the same in each, that of the whole batch, and DDP's mean of the gradients is its gradient. B must be the
-    same in each. Under no_grad (validation, where all have the same rows) the own rows alone count. In fp32.
+    text, image: (B, D); a, b are their rows, normalized to length 1, and row k of both is a pair. log_temperature:
+    learned; ``s = exp(log_temperature)`` as CLIP's logit_scale, at most 100, where its gradient passes only downwards.
+    The rows of all processes are negatives: the loss is that of the whole batch in every process, and DDP's mean of the
+    gradients is its gradient. B must be the same in all. Under no_grad (validation), only the process's own rows count.
 
     batch: for a micro-batch, the :func:`pairs` of the whole batch, of which it is the rows from ``at`` on. The loss is
     then that of the whole batch, and the mean of the micro-batches' gradients is its gradient.
@@ -138,8 +134,8 @@ def contrastive(
         own = _Gather.apply(own)
     text, image = own.unbind(1)
     device = "cpu" if text.is_meta else text.device.type  # meta: a dry run
-    with torch.autocast(device, enabled=False):  # a product in bf16, times 100, is off by whole units
-        logits = _Clamp.apply(log_temperature, -math.inf, MAX_LOG_TEMPERATURE).exp() * text @ image.T
+    with torch.autocast(device, enabled=False):  # bf16 products times 100 have too large rounding errors
+        logits = inward_clamp(log_temperature, -math.inf, MAX_LOG_TEMPERATURE).exp() * text @ image.T
     label = torch.arange(len(logits), device=logits.device)
     return 0.5 * (F.cross_entropy(logits, label) + F.cross_entropy(logits.T, label))
 
@@ -147,9 +143,9 @@ def contrastive(
 def dino(
     student_logits: Tensor, teacher_logits: Tensor, centre: Tensor, t_student: float = 0.1, t_teacher: float = 0.04
 ) -> tuple[Tensor, Tensor]:
-    """``mean_b -Σ_k p_k log softmax(student / t_student)_k`` and ``p = softmax((teacher - centre) / t_teacher)``.
+    """Return ``mean_b -Σ_k p_k log softmax(student / t_student)_k``, ``p = softmax((teacher - centre) / t_teacher)``.
 
-    Logits: (B, K). centre: (K,), of :class:`Centre`. In fp32; no gradient goes to the teacher.
+    Logits: (B, K). centre: (K,), of :class:`Centre`. Computed in fp32; the teacher gets no gradient.
     """
     p = ((_wide(teacher_logits.detach()) - centre) / t_teacher).softmax(-1)
     return -(p * (_wide(student_logits) / t_student).log_softmax(-1)).sum(-1).mean(), p
@@ -158,8 +154,8 @@ def dino(
 class Centre(nn.Module):
     """``value ← momentum · value + (1 - momentum) · mean(teacher_logits)``, (K,), the mean over all processes' rows.
 
-    Taken off the teacher's logits, it keeps one prototype from taking every sample. Update it after the loss.
-    parts: with micro-batches, their number; the value changes once for all of them, at the last one.
+    Subtracted from the teacher's logits, it prevents one prototype from getting all samples. Update it after the loss.
+    parts: number of micro-batches; the value changes once per step, at the last one.
     """
 
     def __init__(self, prototypes: int, momentum: float = 0.9):
@@ -180,18 +176,19 @@ class Centre(nn.Module):
 
 
 def anchor(mu: Tensor, z1: Tensor) -> Tensor:
-    """``mean((mu - z1)²)`` over all elements: draws mu to the mean picture of its text, where the flow has least to do.
+    """Return ``mean((mu - z1)²)`` over all elements, which pulls mu toward the mean image of its text.
 
-    mu, z1: (B, ...). In fp32; the gradient goes to mu alone.
+    mu, z1: (B, ...). Computed in fp32; only mu gets a gradient.
     """
     return (_wide(mu) - _wide(z1.detach())).square().mean()
 
 
 def turned(z1: Tensor, degrees: float) -> Tensor:
-    """z1 with its channels turned in pairs: ``(a, b) -> (a cos - b sin, a sin + b cos)``; (B, C, ...), C even.
+    """Return z1 (B, C, ...) with its channels rotated in pairs: ``(a, b) -> (a cos - b sin, a sin + b cos)``, C even.
 
-    What mu is drawn to. At z1 itself the flow's target would be noise alone, which nobody can tell near t = 1; turned,
-    most of it is known wherever the picture is, and no x_t on the way loses it, as one to -z1 would.
+    This is the target of mu. If mu were z1 itself, the flow would have only noise as its target, which is unpredictable
+    near t = 1. With a rotation, most of it follows from the image, and no x_t between the two loses the image, as it
+    would with -z1.
     """
     if not degrees:
         return z1
@@ -201,10 +198,10 @@ def turned(z1: Tensor, degrees: float) -> Tensor:
 
 
 def match(mu: Tensor, z1: Tensor, temperature: float = 0.1, own: Tensor | None = None) -> Tensor:
-    """Cross-entropy of ``-mean((mu[b] - z1[n])²) / temperature`` over n, its own the right one: nearest of all.
+    """Return the cross-entropy of ``-mean((mu[b] - z1[n])²) / temperature`` over n, with its own image as the label.
 
-    mu: (B, ...). z1: (N, ...). own: (B,), which of z1 is that of mu[b]; left out, B is N and z1[b] is. A squared error
-    alone lets mu of a text that says little rest between all pictures. In fp32; the gradient goes to mu alone.
+    mu: (B, ...). z1: (N, ...). own: (B,), the index in z1 of the image of mu[b]; b if None. A squared error alone
+    leaves mu of a vague text between all images. Computed in fp32; only mu gets a gradient.
     """
     mu, z1 = (_wide(x).flatten(1) for x in (mu, z1.detach()))
     apart = torch.cdist(mu, z1).square() / mu.shape[1]
@@ -212,21 +209,21 @@ def match(mu: Tensor, z1: Tensor, temperature: float = 0.1, own: Tensor | None =
 
 
 def norm_alignment(v_pred: Tensor, v_target: Tensor) -> Tensor:
-    """``mean_b (‖v_pred[b]‖ - ‖v_target[b]‖)² / n``, n the elements a sample: never above the flow loss.
+    """Return ``mean_b (‖v_pred[b]‖ - ‖v_target[b]‖)² / n``, n elements per sample; never larger than the flow loss.
 
-    v_pred, v_target: (B, ...). In fp32; the gradient goes to v_pred alone, and is 0 where v_pred is 0.
+    v_pred, v_target: (B, ...). Computed in fp32; only v_pred gets a gradient, which is 0 where v_pred is 0.
     """
     predicted, wanted = (_wide(v).flatten(1).norm(dim=1) for v in (v_pred, v_target.detach()))
     return (predicted - wanted).square().mean() / v_pred[:1].numel()
 
 
 class Diffusion(nn.Module):
-    """The plain diffusion objective: linear betas, x0 predicted from ``√ᾱ_t x0 + √(1 - ᾱ_t) noise``, t in 0 … T - 1.
+    """The plain diffusion objective: linear betas, z1 predicted from ``√ᾱ_t z1 + √(1 - ᾱ_t) eps``, t in 0 … T - 1.
 
-    Time weight: min-SNR, ``w_t ∝ min(ᾱ_t / (1 - ᾱ_t), 5)`` with mean 1 over t. It is the usual one for x0: the weight
-    of the noise objective, SNR, would give all to the last few steps, which a copy of x_t solves; none gives most to
-    the noisiest, where only the mean of the data can be learned. With mean 1 it does not change the learning rate's
-    meaning. The schedule is a constant: its buffers are made in fp64, rounded to fp32 and left out of the state dict.
+    Time weight: min-SNR, ``w_t ∝ min(ᾱ_t / (1 - ᾱ_t), 5)``, usual for predicting data. The weight of the noise
+    objective, SNR, is concentrated on the last few steps, for which a copy of x_t is a solution; without a weight, the
+    noisiest steps dominate, where only the mean of the data can be learned. The mean over t is 1, which keeps the
+    meaning of the learning rate. The buffers are computed in fp64, rounded to fp32, and not in the state dict.
     """
 
     def __init__(self, T: int = 1000, beta_start: float = 1e-4, beta_end: float = 0.02):  # noqa: N803
@@ -248,14 +245,12 @@ class Diffusion(nn.Module):
         for name, row in rows.items():
             self.register_buffer(name, row.float(), persistent=False)
 
-    def add_noise(self, x0: Tensor, noise: Tensor, t: Tensor) -> Tensor:
-        """x_t in fp32. x0, noise: (B, ...). t: (B,) of whole numbers."""
-        signal, rest = (
-            row[t].view(-1, *[1] * (x0.dim() - 1))
-            for row in (self.sqrt_alphas_cumprod, self.sqrt_one_minus_alphas_cumprod)
-        )
-        return signal * x0.float() + rest * noise.float()
+    def add_noise(self, z1: Tensor, eps: Tensor, t: Tensor) -> Tensor:
+        """Return x_t in fp32. z1, eps: (B, ...). t: (B,), integers."""
+        rows = self.sqrt_alphas_cumprod, self.sqrt_one_minus_alphas_cumprod
+        signal, rest = (row[t].view(-1, *[1] * (z1.dim() - 1)) for row in rows)
+        return signal * z1.float() + rest * eps.float()
 
-    def loss(self, predicted_x0: Tensor, x0: Tensor, t: Tensor, time_weight: bool) -> Tensor:
-        """``mean_b w_t · mean((predicted_x0[b] - x0[b])²)``, w_t = 1 unless asked; the gradient to predicted_x0."""
-        return flow_loss(predicted_x0, v_target=x0, weight=self.time_weight[t] if time_weight else None)
+    def loss(self, z1_pred: Tensor, z1: Tensor, t: Tensor, time_weight: bool) -> Tensor:
+        """Return ``mean_b w_t · mean((z1_pred[b] - z1[b])²)``; w_t = 1 without time_weight."""
+        return flow_loss(z1_pred, v_target=z1, weight=self.time_weight[t] if time_weight else None)

@@ -1,4 +1,7 @@
-"""What a stage minimises: a module whose forward takes a batch and gives the losses by name, and what it made."""
+"""The objectives of the stages: modules whose forward takes a batch and returns its losses and intermediate tensors.
+
+z0 is the text latent, z1 the image latent, x_t a point between them, v the velocity and eps noise.
+"""
 
 import contextlib
 import copy
@@ -15,37 +18,52 @@ from fmpipe.models import DiMR, DiT, VariationalHead
 from fmpipe.text import MetaQueryText
 from fmpipe.train import losses
 from fmpipe.train.config import Losses
+from fmpipe.train.embeddings import ImageTower, Projection, Prototypes, ema_update
 from fmpipe.train.switches import without_autocast
 from fmpipe.train.teacher import Alignment, SoftTargets, Teacher, repa_layer
 from fmpipe.train.times import edge_weight
-from fmpipe.train.tower import ImageTower, Projection, Prototypes, ema_update
 
 EMBEDDING = 128
 TEACHER_MOMENTUM = 0.99
-LOGVAR = (-30.0, 20.0)  # of an autoencoder, LDM's
-STATISTICS = ("x_0", "t", "noise", "x_t", "predicted_x0", "x_0_target", "v_pred")  # the log's
+LOGVAR = (-30.0, 20.0)  # bounds of an autoencoder's logvar, as in LDM
+# Tensor of an outcome -> its name in the log (stat/<name>/...), where data is x_0 and what the path starts from noise.
+LOG_NAMES = {
+    "z1": "x_0",
+    "pixels": "x_0",
+    "t": "t",
+    "z0": "noise",
+    "eps": "noise",
+    "latent": "noise",
+    "x_t": "x_t",
+    "z1_pred": "predicted_x0",
+    "decoded": "predicted_x0",
+    "z1_target": "x_0_target",
+    "v_pred": "v_pred",
+}
 
 
 @dataclass
 class Outcome:
-    """losses: 0-d, not weighted. made: the step's tensors in the order they were made. stats: of the fused ops.
+    """What an objective returns.
 
-    figures: other numbers for the log, 0-d tensors under their names there.
+    losses: 0-d and not weighted. tensors: those of the step, in the order in which they were computed. stats: of the
+    fused ops. metrics: other numbers for the log, 0-d tensors under their names there.
     """
 
     losses: dict[str, Tensor]
-    made: dict[str, Tensor]
+    tensors: dict[str, Tensor]
     stats: list[object] = field(default_factory=list)
-    figures: dict[str, Tensor] = field(default_factory=dict)
+    metrics: dict[str, Tensor] = field(default_factory=dict)
 
 
 class FlowObjective(nn.Module):
-    """Text states to z0, x_t on the way to z1, the velocity there; and whichever losses have a weight.
+    """Text states to z0, a point x_t between z0 and z1, the velocity there, and the losses that have a weight.
 
-    Gradients of the flow loss reach the head through x_t only (``detach``: not at all): its target is cut off by
-    construction. teacher: the external one of ``dino`` and ``repa``, if the config names one; features (N, D): what it
-    makes of a sample of the training images. text_encoder: one that is trained and runs in every step; None if the
-    batches have its states. Its frozen parameters are not in the state dict.
+    Gradients of the flow loss reach the text head through x_t only (none with ``detach``): its target is detached.
+
+    teacher: the external teacher of ``dino`` and ``repa``, if the config names one; features: (N, D), its features of
+    a sample of the training images. text_encoder: one that is trained and runs in every step; None if the batches
+    contain its states. Its frozen parameters are not in the state dict. fp32_net: run the network in fp32 in autocast.
     """
 
     def __init__(
@@ -64,11 +82,11 @@ class FlowObjective(nn.Module):
         self.text_encoder = text_encoder
         self.register_state_dict_post_hook(_without_frozen)
         self.register_load_state_dict_pre_hook(_with_frozen)
-        self.couples = bool(config.contrastive)  # a sample's gradient depends on the others of its batch
+        self.couples = bool(config.contrastive)  # a sample's gradient depends on the other samples of its batch
         shape = tuple(text_head.config.latent_shape)
         if config.contrastive:
             self.tower = ImageTower(shape[0], EMBEDDING)
-            self.log_temperature = nn.Parameter(torch.tensor([math.log(1 / 0.07)]))  # (1,): shards have rows
+            self.log_temperature = nn.Parameter(torch.tensor([math.log(1 / 0.07)]))  # (1,): shards are rows
         if config.contrastive or config.dino:
             self.project = Projection(math.prod(shape), EMBEDDING)
         if config.dino:
@@ -107,17 +125,19 @@ class FlowObjective(nn.Module):
         pairs: Tensor | bool | None = None,
         at: int = 0,
     ) -> Outcome:
-        """z1, eps: (B, C, H, W). states: (B, L, D), mask: (B, L). t: (B,). null: (B,) bool.
+        """Return the outcome of a batch of B samples.
 
-        ids, mask, prefix: the prompts in place of states, for a trained text encoder (``MetaQueryText.encode``).
-
-        ends: where the flow goes, z1 if left out; null samples have another's, so that their velocity knows no text.
-        candidates: (N, C, H, W), the latents of N texts for ``anchor`` and ``match``; states and mask are then theirs,
-        and ``rows`` (B,) says which of them the batch has. With ``own`` (B,) instead of rows, the texts are the batch's
-        alone, and own says which of the candidates is theirs.
-        pairs, at: of :func:`losses.contrastive` for a micro-batch; pairs=True only makes the pairs of this one.
-        features (B, D): an external teacher's of z1's images; patches (B, D, h, w): its patches of the images at ends.
-        Or pixels: the images of z1, in [-1, 1], and end_pixels: those at ends of the samples end_rows, which differ.
+        z1, eps: (B, C, H, W). states, mask: (B, L, D) and (B, L). t, null: (B,), null is bool.
+        ids, mask, prefix: the prompts instead of states, for a trained text encoder (``MetaQueryText.encode``).
+        ends: the image latent at the end of the flow, z1 if None. Null samples have that of another sample, so that
+        their velocity does not depend on their text.
+        candidates: (N, C, H, W), the latents of N texts for ``anchor`` and ``match``. states and mask are those of the
+        N texts then, and ``rows`` (B,) is the index of each sample among them. With ``own`` (B,) instead of rows,
+        states and mask are the batch's, and own is the index of each sample among the candidates.
+        pairs, at: of :func:`losses.contrastive` for a micro-batch; with pairs=True, only its pairs are computed.
+        features (B, D), patches (B, D, h, w): an external teacher's features of the images of z1, and its patches of
+        those of ends. Or pixels: the images of z1 in [-1, 1], and end_pixels: those of ends for the samples end_rows,
+        where they differ.
         """
         config, net, ends = self.config, self.velocity_net, z1 if ends is None else ends
         states, mask = self.texts(mask, states, ids, prefix)
@@ -126,9 +146,9 @@ class FlowObjective(nn.Module):
         if pairs is True:
             return Outcome({}, {"pairs": losses.pairs(self.project(z0), self.tower(z1))})
         x_t, target = flow_pair(t, z0.detach() if config.detach else z0, ends)
-        more = {"hidden": self.repa.layer} if config.repa else {}
+        options = {"hidden": self.repa.layer} if config.repa else {}
         with without_autocast(x_t) if self.fp32_net else contextlib.nullcontext():
-            velocities = net.velocities(x_t, t, null=null, **more)
+            velocities = net.velocities(x_t, t, null=null, **options)
         if config.repa:
             velocities, hidden = velocities
         targets = losses.multi_scale(net, target)
@@ -137,26 +157,26 @@ class FlowObjective(nn.Module):
         weight = edge_weight(t, config.edge_weight) if config.edge_weight else None
         flow, stats = losses.flow(velocities, target, targets, t, weight)
         v = velocities[-1].float()
-        parts, figures = {"flow": flow, **_of_text(config, means, mu, logvar, kl, z1, candidates, own)}, {}
+        parts, metrics = {"flow": flow, **_text_losses(config, means, mu, logvar, kl, z1, candidates, own)}, {}
         if pixels is not None:
-            features, patches = self._encoded(pixels, end_pixels, end_rows)
+            features, patches = self._from_pixels(pixels, end_pixels, end_rows)
         if config.contrastive or config.dino:
             text = self.project(z0)
         if config.contrastive:
             parts["contrastive"] = losses.contrastive(text, self.tower(z1), self.log_temperature, pairs, at)
         if config.dino:
-            parts["dino"], figures = self._dino(text, z1 if self.external is None else features)
+            parts["dino"], metrics = self._dino(text, z1 if self.external is None else features)
         if config.repa:
             parts["repa"] = self.repa(hidden, patches)
         if config.norm:
             parts["norm"] = losses.norm_alignment(v, target)
         with torch.no_grad():
-            ahead = x_t + (1 - t).view(-1, 1, 1, 1) * v
+            z1_pred = x_t + (1 - t).view(-1, 1, 1, 1) * v
             norms = {"z0": z0, "z1": z1, "x_t": x_t, "v*": target}
-            figures |= {f"scale/{name}": x.flatten(1).norm(dim=1).mean() for name, x in norms.items()}
-        made = {"states": states, "mu": mu, "logvar": logvar, "x_0": ends, "t": t, "noise": z0, "x_t": x_t}
-        made |= {"v_pred": velocities[-1], "predicted_x0": ahead, "x_0_target": ends}
-        return Outcome(parts, made, [stats, head_stats], figures)
+            metrics |= {f"scale/{name}": x.flatten(1).norm(dim=1).mean() for name, x in norms.items()}
+        tensors = {"states": states, "mu": mu, "logvar": logvar, "z1": ends, "t": t, "z0": z0, "x_t": x_t}
+        tensors |= {"v_pred": velocities[-1], "z1_pred": z1_pred, "z1_target": ends}
+        return Outcome(parts, tensors, [stats, head_stats], metrics)
 
     def texts(
         self, mask: Tensor, states: Tensor | None = None, ids: Tensor | None = None, prefix: Tensor | None = None
@@ -167,59 +187,60 @@ class FlowObjective(nn.Module):
         states, mask = self.text_encoder.encode(ids, mask, prefix)
         return states.to(self.text_head.dtype), mask
 
-    def _encoded(self, pixels: Tensor, end_pixels: Tensor | None, end_rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The teacher's features of the images, and its patches of those at the ends."""
+    def _from_pixels(self, pixels: Tensor, end_pixels: Tensor | None, end_rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the teacher's features of the images of z1, and its patches of the images of ends."""
         features, patches = self.external(pixels)
         if end_pixels is not None:
             patches = patches.index_copy(0, end_rows, self.external(end_pixels)[1])
         return features, patches
 
     def _dino(self, text: Tensor, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """images: z1, or the features of an external teacher."""
+        """Return the loss and its metrics. images: z1, or the features of an external teacher."""
         t_teacher, t_student = self.config.temperatures
         with torch.no_grad():
             teacher = self.teacher(images) if self.external is None else self.soft_targets(images)
         student = self.prototypes(text)
         loss, _ = losses.dino(student, teacher, self.centre.value, t_student, t_teacher)
-        figures = {
+        metrics = {
             "ent/teacher": entropy(teacher - self.centre.value, t_teacher),
             "ent/student": entropy(student, t_student),
         }
         if self.training:
             self.centre.update(teacher)
         elif len(text) > 1:  # with the targets of other images, for the ablation
-            figures["ent/shuffled"], _ = losses.dino(
+            metrics["ent/shuffled"], _ = losses.dino(
                 student, teacher.roll(1, 0), self.centre.value, t_student, t_teacher
             )
-        return loss, figures
+        return loss, metrics
 
     def train(self, mode: bool = True) -> "FlowObjective":
-        """A head that is finished is not trained: nothing is dropped in it."""
+        """Keep a text head that is not trained in eval mode, without dropout."""
         super().train(mode)
         if not any(p.requires_grad for p in self.text_head.parameters()):
             self.text_head.eval()
         return self
 
     def velocity(self, x: Tensor, t: Tensor) -> Tensor:
-        """Of what is not null."""
+        """Return the velocity of conditional samples."""
         return self.velocity_net.velocity(x, t, null=torch.zeros(len(x), dtype=torch.bool, device=x.device))
 
     def after_step(self) -> None:
-        """The teacher follows the tower."""
+        """Update DINO's own teacher, the moving average of the image tower."""
         if self.config.dino and self.external is None:
             ema_update(self.teacher, nn.Sequential(self.tower, self.prototypes), TEACHER_MOMENTUM)
 
 
 class HeadObjective(nn.Module):
-    """The text head alone: what ``anchor``, ``match`` and the KL ask of it."""
+    """The losses of the text head alone: ``anchor``, ``match`` and the KL."""
 
     def __init__(self, text_head: VariationalHead, config: Losses):
         super().__init__()
         if not config.anchor and not config.match:
-            raise ValueError("stage head has nothing to learn by: give flow.losses.anchor or flow.losses.match")
+            raise ValueError("stage head has no loss to train with: set flow.losses.anchor or flow.losses.match")
         if config.contrastive or config.dino:
             raise ValueError(
-                "stage head knows no contrastive or dino: take them out of flow.losses, or it out of stages"
+                "stage head does not support contrastive or dino: set them to 0 in flow.losses, or remove head from "
+                "stages"
             )
         self.text_head, self.config = text_head, config
 
@@ -234,11 +255,11 @@ class HeadObjective(nn.Module):
         own: Tensor | None = None,
         **of_the_flow: Tensor,
     ) -> Outcome:
-        """As FlowObjective's, which takes the same batches."""
+        """Return the outcome of a batch; the arguments are those of :class:`FlowObjective`."""
         means, mu, logvar = _moments(self.text_head, states, mask, rows)
         z0, kl, stats = reparameterize(mu, logvar, eps=eps)
-        parts = _of_text(self.config, means, mu, logvar, kl, z1, candidates, own)
-        return Outcome(parts, {"states": states, "mu": mu, "logvar": logvar, "noise": z0, "x_0": z1}, [stats])
+        parts = _text_losses(self.config, means, mu, logvar, kl, z1, candidates, own)
+        return Outcome(parts, {"states": states, "mu": mu, "logvar": logvar, "z0": z0, "z1": z1}, [stats])
 
     def after_step(self) -> None: ...
 
@@ -262,12 +283,12 @@ def _with_frozen(objective: FlowObjective, state: dict[str, Tensor], prefix: str
 
 
 def _moments(head: VariationalHead, states: Tensor, mask: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """means of all texts; mu and logvar of the batch's rows."""
+    """Return the means of all texts, and mu and logvar of the batch's rows."""
     means, logvar = (x.float() for x in head(states, mask))
     return (means, means, logvar) if rows is None else (means, means[rows], logvar[rows])
 
 
-def _of_text(
+def _text_losses(
     config: Losses,
     means: Tensor,
     mu: Tensor,
@@ -277,55 +298,55 @@ def _of_text(
     candidates: Tensor | None,
     own: Tensor | None,
 ) -> dict[str, Tensor]:
-    """The losses of the text head that need no flow. means: of all texts; mu, logvar, kl, z1: of the batch."""
+    """Return the losses of the text head that need no flow. means: of all texts; mu, logvar, kl, z1: of the batch."""
     parts = {}
     if config.kl:
-        kind = config.kl_kind == "crossflow"
-        parts["kl"] = losses.kl_crossflow(mu, logvar) if kind else losses.kl_standard(mu, logvar, kl)
+        crossflow = config.kl_kind == "crossflow"
+        parts["kl"] = losses.kl_crossflow(mu, logvar) if crossflow else losses.kl_standard(mu, logvar, kl)
     if config.anchor or config.match:
-        pictures = losses.turned(z1 if candidates is None else candidates, config.turn)
+        targets = losses.turned(z1 if candidates is None else candidates, config.turn)
     if config.anchor:
-        parts["anchor"] = losses.anchor(means, pictures if own is None else pictures[own])
+        parts["anchor"] = losses.anchor(means, targets if own is None else targets[own])
     if config.match:
-        parts["match"] = losses.match(means, pictures, own=own)
+        parts["match"] = losses.match(means, targets, own=own)
     return parts
 
 
 class VAEObjective(nn.Module):
-    """``L1``, ``MSE`` and the KL to N(0, I), each a mean over elements, of a diffusers AutoencoderKL."""
+    """The L1, MSE and KL losses of a diffusers AutoencoderKL, each a mean over elements."""
 
     def __init__(self, vae: AutoencoderKL):
         super().__init__()
         self.vae = vae
 
     def forward(self, pixels: Tensor, eps: Tensor) -> Outcome:
-        """pixels: (B, 3, H, W) in [-1, 1]. eps: (B, C, h, w)."""
+        """Return the outcome of a batch. pixels: (B, 3, H, W) in [-1, 1]. eps: (B, C, h, w)."""
         mean, logvar = self.vae.encode(pixels).latent_dist.parameters.float().chunk(2, dim=1)
-        z, kl, _ = reparameterize(mean, logvar, eps=eps, clamp=LOGVAR)
-        decoded = self.vae.decode(z).sample.float()
-        apart = decoded - pixels
-        parts = {"l1": apart.abs().mean(), "mse": apart.square().mean(), "kl": kl.sum() / mean.numel()}
+        latent, kl, _ = reparameterize(mean, logvar, eps=eps, clamp=LOGVAR)
+        decoded = self.vae.decode(latent).sample.float()
+        error = decoded - pixels
+        parts = {"l1": error.abs().mean(), "mse": error.square().mean(), "kl": kl.sum() / mean.numel()}
         with torch.no_grad():
-            psnr = (10 * torch.log10(4 / apart.square().flatten(1).mean(1).clamp_min(1e-12))).mean()
-        made = {"x_0": pixels, "mu": mean, "logvar": logvar, "noise": z, "predicted_x0": decoded}
-        return Outcome(parts, made, figures={"vae/psnr": psnr})
+            psnr = (10 * torch.log10(4 / error.square().flatten(1).mean(1).clamp_min(1e-12))).mean()
+        tensors = {"pixels": pixels, "mu": mean, "logvar": logvar, "latent": latent, "decoded": decoded}
+        return Outcome(parts, tensors, metrics={"vae/psnr": psnr})
 
     def after_step(self) -> None: ...
 
 
 class DiffusionObjective(nn.Module):
-    """The plain objective: x0 predicted from ``√ᾱ x0 + √(1 - ᾱ) noise`` by a velocity network, no text."""
+    """The plain diffusion objective: a velocity network predicts z1 from ``√ᾱ z1 + √(1 - ᾱ) eps``, without text."""
 
     def __init__(self, net: DiMR, time_weight: bool):
         super().__init__()
         self.velocity_net, self.time_weight, self.diffusion = net, time_weight, losses.Diffusion()
 
-    def forward(self, z1: Tensor, noise: Tensor, steps: Tensor) -> Outcome:
-        """z1, noise: (B, C, H, W). steps: (B,) in 0 … T - 1."""
-        x_t = self.diffusion.add_noise(z1, noise, steps)
+    def forward(self, z1: Tensor, eps: Tensor, steps: Tensor) -> Outcome:
+        """Return the outcome of a batch. z1, eps: (B, C, H, W). steps: (B,) in 0 … T - 1."""
+        x_t = self.diffusion.add_noise(z1, eps, steps)
         predicted = self.velocity_net.velocity(x_t, steps / len(self.diffusion.betas)).float()
         loss = self.diffusion.loss(predicted, z1, steps, self.time_weight)
-        made = {"x_0": z1, "t": steps, "noise": noise, "x_t": x_t, "predicted_x0": predicted, "x_0_target": z1}
-        return Outcome({"diffusion": loss}, made)
+        tensors = {"z1": z1, "t": steps, "eps": eps, "x_t": x_t, "z1_pred": predicted, "z1_target": z1}
+        return Outcome({"diffusion": loss}, tensors)
 
     def after_step(self) -> None: ...

@@ -7,15 +7,16 @@ import torch
 from fmpipe.data import LatentFiles
 from fmpipe.models import DiMR
 from fmpipe.train.config import Config, Optim
+from fmpipe.train.inputs import StageInputs
 from fmpipe.train.objective import DiffusionObjective, FlowObjective, HeadObjective, VAEObjective
 from fmpipe.train.optim import check as check_optimizer
 from fmpipe.train.optim import parameter_groups
 from fmpipe.train.settings import SettingsError
-from fmpipe.train.stages import Material, build_head, build_vae
+from fmpipe.train.stages import build_head, build_vae
 from fmpipe.train.teacher import repa_layer
 
 
-def check(config: Config, material: Material, processes: int = 1) -> None:
+def check(config: Config, inputs: StageInputs, processes: int = 1) -> None:
     """Raise SettingsError if a stage cannot be built, or if the parts of the pipeline do not fit together.
 
     Networks are built on the meta device, without memory. The text encoder is loaded: it is needed anyway, and only
@@ -33,16 +34,16 @@ def check(config: Config, material: Material, processes: int = 1) -> None:
             raise SettingsError((*key, "batch"), f"must be a multiple of {parts}, got {optim.batch}")
         with _named(*key):
             check_optimizer(optim, config.parallel == "fsdp2" and processes > 1)
-    channels, side = _latent(config, material)
+    channels, side = _latent(config, inputs)
     if {"head", "flow"} & set(config.stages):
         with _named("flow", "encoder"):
-            encoder = material.encoder
+            encoder = inputs.encoder
         if getattr(encoder, "trainable", False):
             _check_trained_encoder(config)
-            _check_start(config, material, "text_encoder", encoder)
+            _check_start(config, inputs, "text_encoder", encoder)
         with _named("flow", "head"), torch.device("meta"):
             head = build_head(config.flow, encoder, (channels, side, side))
-        _check_start(config, material, "text_head", head)
+        _check_start(config, inputs, "text_head", head)
         if "head" in config.stages:
             _check_groups(config.flow.head_optim, ("flow", "head_optim"), HeadObjective, head, config.flow.losses)
     for part in ("flow", "diffusion"):
@@ -50,12 +51,12 @@ def check(config: Config, material: Material, processes: int = 1) -> None:
             net = _check_net(config, part, channels, side)
             if part == "flow":
                 with _named("flow", "losses", "teacher"):
-                    teacher = material.teacher
-                    if teacher and any(isinstance(part, LatentFiles) for part in material.parts):
+                    teacher = inputs.teacher
+                    if teacher and any(isinstance(part, LatentFiles) for part in inputs.parts):
                         raise ValueError("a teacher needs images, and data.source 'latents' has none")
                 with _named("flow", "losses", "repa_layer"):
                     repa_layer(net, config.flow.losses.repa_layer)
-                _check_start(config, material, "velocity_net", net)
+                _check_start(config, inputs, "velocity_net", net)
                 features = torch.empty(2, teacher.dim, device="meta") if teacher else None
                 trained = encoder if getattr(encoder, "trainable", False) else None
                 parts = head, net, config.flow.losses, teacher, features, trained
@@ -76,11 +77,9 @@ def _check_trained_encoder(config: Config) -> None:
         )
 
 
-def _latent(config: Config, material: Material) -> tuple[int, int]:
+def _latent(config: Config, inputs: StageInputs) -> tuple[int, int]:
     """Return the channels and the side of the latents."""
     if "vae" in config.stages:
-        if not config.vae.widths or min(config.vae.widths) < 1:
-            raise SettingsError(("vae", "widths"), f"must be positive numbers, got {config.vae.widths}")
         with _named("vae"), torch.device("meta"):
             vae = build_vae(config.vae)
         _check_groups(config.vae.optim, ("vae", "optim"), VAEObjective, vae)
@@ -88,11 +87,11 @@ def _latent(config: Config, material: Material) -> tuple[int, int]:
         why = f"vae.widths has {len(config.vae.widths)} levels"
     else:
         with _named("vae", "path"):
-            vae = material.vae()
+            vae = inputs.vae()
         channels, factor, why = vae.channels, vae.factor, "the autoencoder reduces images that much"
     if config.data.size % factor:
         raise SettingsError(("data", "size"), f"must be a multiple of {factor} ({why}), got {config.data.size}")
-    for k, part in enumerate(material.parts):
+    for k, part in enumerate(inputs.parts):
         if isinstance(part, LatentFiles):
             key = ("data", "sources", k) if config.data.sources else ("data",)
             if "vae" in config.stages:
@@ -109,11 +108,11 @@ def _check_groups(optim: Optim, key: tuple[str, ...], objective: type[torch.nn.M
             parameter_groups(objective(*args), optim.lr, optim.weight_decay, optim.groups)
 
 
-def _check_start(config: Config, material: Material, name: str, module: torch.nn.Module) -> None:
+def _check_start(config: Config, inputs: StageInputs, name: str, module: torch.nn.Module) -> None:
     """Compare a part of this run with that of the pipeline it starts from."""
-    if material.start is None:
+    if inputs.start is None:
         return
-    parts = module, getattr(material.start, name)
+    parts = module, getattr(inputs.start, name)
     mine, theirs = ({k: tuple(x.shape) for k, x in part.state_dict().items()} if part else {} for part in parts)
     if differing := sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k)):
         first = differing[0]

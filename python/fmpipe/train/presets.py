@@ -6,19 +6,7 @@ from typing import Any
 
 from fmpipe.models.presets import PRESETS as NETWORKS
 from fmpipe.train import settings
-from fmpipe.train.config import (
-    Autoencoder,
-    Config,
-    Connector,
-    Data,
-    Encoder,
-    Every,
-    Flow,
-    Group,
-    Lora,
-    Losses,
-    Optim,
-)
+from fmpipe.train.config import Autoencoder, Config, Connector, Data, Encoder, Every, Flow, Group, Lora, Losses, Optim
 from fmpipe.train.settings import SettingsError, to_dict
 
 

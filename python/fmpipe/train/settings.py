@@ -1,13 +1,14 @@
-"""Dataclass ↔ YAML: typed, nested, unknown keys refused. Knows no field's name.
+"""Convert dataclasses to YAML and back, with type checks and errors for unknown keys; independent of the config.
 
 A field is int, float, str, bool, a Literal, a dataclass, or list[…], tuple[…], dict[…, …], ``… | None`` of these; Any
-is whatever YAML has.
+accepts every YAML value.
 """
 
 import dataclasses
 import difflib
 import hashlib
 import json
+import math
 import os
 import types
 import typing
@@ -17,12 +18,15 @@ from typing import Any, Literal, TypeVar, Union
 
 import yaml
 
+from fmpipe.untrusted import LEVELS
+
 T = TypeVar("T")
-Key = tuple  # the way to a value: names of fields, keys of dicts, indices of lists
+BYTES, NODES = 1 << 20, 20_000  # of a config; `fmpipe init` writes 30,000 bytes with 600 values
+Key = tuple  # the path to a value: names of fields, keys of dicts, indices of lists
 
 
 class SettingsError(ValueError):
-    """A value that does not fit: ``key`` is the way to it, ``problem`` what is wrong there."""
+    """An invalid value: ``key`` is the path to it, ``problem`` what is wrong."""
 
     def __init__(self, key: Key, problem: str, where: str = "config"):
         self.key, self.problem = key, problem
@@ -31,10 +35,10 @@ class SettingsError(ValueError):
 
 
 def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "config") -> T:
-    """The dataclass of a mapping. An int, and a string as "1e-3", which YAML reads as one, do for a float.
+    """Return the dataclass of a mapping. A float may also be an int or a string such as "1e-3", as YAML reads it.
 
-    SettingsError (a ValueError) for an unknown key, a missing one and a wrong type, with the way to it from ``where``;
-    a ValueError of a ``__post_init__`` gets it too.
+    Raises SettingsError (a ValueError) with the path for an unknown or missing key, a wrong type, or a ValueError in a
+    ``__post_init__``.
     """
     try:
         return _dataclass(cls, data, ())
@@ -43,7 +47,7 @@ def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "config") -> T
 
 
 def to_dict(config: Any) -> Any:
-    """Plain dicts and lists, as YAML has them; tuples become lists."""
+    """Return plain dicts and lists, as in YAML; tuples become lists."""
     if dataclasses.is_dataclass(config):
         return {field.name: to_dict(getattr(config, field.name)) for field in _fields(config)}
     if isinstance(config, dict):
@@ -65,6 +69,8 @@ def load(cls: type[T], path: str | Path, prepare: Callable[[Any], Any] = lambda 
     Raises SettingsError as ``from_dict`` does, with the file and line in front of it.
     """
     try:
+        if (size := Path(path).stat().st_size) > BYTES:
+            raise SettingsError((), f"has {size} bytes, more than the {BYTES} of a config", str(path))
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise SettingsError((), f"is not UTF-8 text: {error.reason}", str(path)) from None
@@ -73,7 +79,7 @@ def load(cls: type[T], path: str | Path, prepare: Callable[[Any], Any] = lambda 
     except yaml.MarkedYAMLError as error:
         problem = " ".join(filter(None, (error.context, error.problem)))
         raise SettingsError((), problem, f"{path}:{error.problem_mark.line + 1}") from None
-    except yaml.YAMLError as error:  # a character YAML does not allow: no mark, but a text that says where
+    except yaml.YAMLError as error:  # an invalid character: no mark, but the message contains the position
         raise SettingsError((), " ".join(str(error).split()), str(path)) from None
     try:
         return _dataclass(cls, prepare({} if data is None else data), ())
@@ -83,7 +89,7 @@ def load(cls: type[T], path: str | Path, prepare: Callable[[Any], Any] = lambda 
 
 
 def dump(config: Any, path: str | Path) -> None:
-    """Writes the YAML file, whole or not at all; the folder must be there."""
+    """Write the YAML file completely or not at all; the folder must exist."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -124,7 +130,7 @@ def _flow_style(value: Any) -> str:
 
 
 def with_overrides(config: T, overrides: Iterable[str]) -> T:
-    """A new config with ``"train.steps=100"``: dotted keys, values as YAML. SettingsError as of ``from_dict``."""
+    """Return a config changed by overrides such as ``"train.steps=100"``: dotted keys, values in YAML."""
     data = to_dict(config)
     for override in overrides:
         dotted, equals, text = override.partition("=")
@@ -147,13 +153,33 @@ def with_overrides(config: T, overrides: Iterable[str]) -> T:
 
 
 def digest(config: Any) -> str:
-    """SHA-256 of the values, the same for equal configs and in every process."""
+    """Return the SHA-256 of the values, which is equal for equal configs."""
     plain = to_dict(from_dict(type(config), to_dict(config)))  # 1 given for a float is 1.0
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key given twice: YAML's own would take the last and say nothing."""
+    """Raises an error for a duplicate key, of which YAML's own loader would use the last, and for text too large.
+
+    Too large is what has more than ``LEVELS`` levels or ``NODES`` values, each alias counted as all that it stands for.
+    """
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self.level, self.nodes, self.sizes = 0, 0, {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        mark, before, alias = self.peek_event().start_mark, self.nodes, self.check_event(yaml.AliasEvent)
+        if self.level == LEVELS:
+            raise yaml.composer.ComposerError(None, None, f"nested more than {LEVELS} levels deep", mark)
+        self.level += 1
+        node = super().compose_node(parent, index)
+        self.level -= 1
+        self.nodes += self.sizes.get(node, NODES) if alias else 1  # NODES: an alias inside of what it stands for
+        if self.nodes > NODES:
+            raise yaml.composer.ComposerError(None, None, f"more than {NODES} values, or an alias of itself", mark)
+        self.sizes.setdefault(node, self.nodes - before)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen = set()
@@ -167,7 +193,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _line(node: yaml.Node | None, key: Key) -> int:
-    """Where a value stands in the file, or as much of the way to it as is there. An empty file has no node."""
+    """Return the line of a value, or of the last part of its path that exists. An empty file has no node."""
     line = node.start_mark.line + 1 if node else 1
     for part in key:
         if isinstance(node, yaml.SequenceNode):
@@ -205,7 +231,7 @@ def _dataclass(cls: type[T], data: Any, key: Key) -> T:
 
 
 def _value(kind: Any, value: Any, key: Key) -> Any:
-    """The value as that type; SettingsError if it is none."""
+    """Return the value as that type, or raise SettingsError."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return to_dict(value)
@@ -227,9 +253,12 @@ def _value(kind: Any, value: Any, key: Key) -> Any:
         return {_value(inner[0], k, (*key, str(k))): _value(inner[1], v, (*key, str(k))) for k, v in value.items()}
     elif kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
-            return float(value)
+            number = float(value)
         except (ValueError, OverflowError) as error:
             raise SettingsError(key, f"expected float, got {_told(value)}") from error
+        if math.isnan(number):
+            raise SettingsError(key, "expected a number, got nan")
+        return number
     elif type(value) is kind and kind in (int, str, bool):
         return value
     elif origin not in (Literal, list, tuple, dict) and kind not in (int, float, str, bool):
@@ -240,14 +269,14 @@ def _value(kind: Any, value: Any, key: Key) -> Any:
 
 
 def _union(kind: Any, value: Any, key: Key) -> Any:
-    """The arm of the value's own type, else the first that takes it: "1e-3" stays a string in ``float | str``."""
+    """Return the value as its own type or the first that accepts it: "1e-3" stays a string in ``float | str``."""
     arms = typing.get_args(kind)
     if value is None and type(None) in arms:
         return None
     arms = sorted((arm for arm in arms if arm is not type(None)), key=lambda arm: arm is not type(value))
     nested = [arm for arm in arms if dataclasses.is_dataclass(arm)]
     if len(nested) == 1 and isinstance(value, Mapping):
-        return _value(nested[0], value, key)  # its error says more
+        return _value(nested[0], value, key)  # its error is more specific
     if len(arms) == 1 and (nested or isinstance(value, (list, tuple, dict))):
         return _value(arms[0], value, key)
     for arm in arms:

@@ -1,7 +1,7 @@
-"""FSDP2: every process keeps its rows of each parameter, and of what the optimizer and the average hold of it.
+"""FSDP2: every process keeps some rows of each parameter, of its optimizer state and of its average.
 
-Torch's own ``fully_shard``: accelerate's plugin switches the whole process to FSDP by its environment, and a stage is a
-model of its own. States on disk are of whole tensors, so that a run may go on with another number of processes.
+This uses ``fully_shard`` of torch: accelerate's plugin would switch the whole process to FSDP, but a run trains several
+models. States on disk contain whole tensors, so a run may be resumed with another number of processes.
 """
 
 import warnings
@@ -15,12 +15,12 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 def shard(model: nn.Module, device: torch.device) -> None:
-    """The parameters of ``model`` become DTensors, cut by rows among all processes, and are gathered for each forward.
+    """Turn the parameters of ``model`` into DTensors, sharded by rows over all processes and gathered for each forward.
 
-    One unit, whole from the forward to the end of the backward: a time-dependent network makes the values of all its
-    blocks at once, before the first of them runs. ValueError (torch's) for a parameter without dimensions.
+    The model is one unit, gathered until the end of the backward pass: a time-dependent network computes the values of
+    all its blocks before the first one runs. torch raises ValueError for a parameter without dimensions.
     """
-    # Of an objective's outputs some are views (mu, logvar); nobody writes to them in place, and the losses are none.
+    # Some outputs of an objective are views (mu, logvar), but no code writes to them in place.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     # A frozen language model stays whole in every process: its parameters may have another dtype than the rest.
@@ -30,7 +30,7 @@ def shard(model: nn.Module, device: torch.device) -> None:
 
 
 def full(tree: object) -> object:
-    """The tree with whole tensors in the place of shards. All processes must call it, with the same tree."""
+    """Return the tree with whole tensors instead of shards. All processes must call it, with the same tree."""
     if isinstance(tree, DTensor):
         return tree.detach().full_tensor()
     if isinstance(tree, dict):
@@ -38,8 +38,13 @@ def full(tree: object) -> object:
     return type(tree)(map(full, tree)) if isinstance(tree, (list, tuple)) else tree
 
 
+def local(x: Tensor) -> Tensor:
+    """Return the rows of x that this process has: x itself if it is not sharded."""
+    return x.to_local() if isinstance(x, DTensor) else x
+
+
 def like(x: Tensor, other: Tensor) -> Tensor:
-    """x, a whole tensor that all processes have, cut as ``other`` is; x itself where that is not cut."""
+    """Return x, a whole tensor that all processes have, sharded like ``other``; x itself if that is not sharded."""
     if not isinstance(other, DTensor):
         return x
     x = x.to(other.device_mesh.device_type)
@@ -47,13 +52,13 @@ def like(x: Tensor, other: Tensor) -> Tensor:
 
 
 def load_model(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """``load_state_dict`` of a whole state, into shards or not."""
+    """Load a state dict of whole tensors into a module or optimizer that may be sharded."""
     own = model.state_dict()
     model.load_state_dict({name: like(x, own[name]) if name in own else x for name, x in state.items()})
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict) -> None:
-    """``load_state_dict`` of a whole state, into shards or not."""
+    """Load a state dict of whole tensors into a module or optimizer that may be sharded."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     rows = {
         i: {

@@ -20,8 +20,9 @@ from fmpipe.data.cache import cache_features
 from fmpipe.data.source import Source, to_pixels
 from fmpipe.train.config import Losses
 from fmpipe.train.switches import without_autocast
+from fmpipe.untrusted import load_pretrained
 
-Shown = Callable[[Tensor, Tensor], dict[str, Tensor]]
+TeacherInputs = Callable[[Tensor, Tensor], dict[str, Tensor]]
 SAMPLE = 512  # images whose features are standardised by their mean and std, without a cache
 MODES = {0: "nearest-exact", 2: "bilinear", 3: "bicubic"}  # PIL's numbers; others (Lanczos, box) are taken as bicubic
 
@@ -29,8 +30,8 @@ MODES = {0: "nearest-exact", 2: "bilinear", 3: "bicubic"}  # PIL's numbers; othe
 class Teacher:
     """An image encoder of transformers, frozen, with the preprocessing of its folder.
 
-    Not a module, so that it is part of no state dict, no optimizer and no change to training mode; copies of what holds
-    it share it. ``size``: (height, width) of its input. ``dim``: of its features. ``grid``: (rows, columns) of patches.
+    It is not a module, so it is not in state dicts, optimizers or changes to training mode, and copies of an objective
+    share it. ``size``: (height, width) of its input. ``dim``: of its features. ``grid``: (rows, columns) of patches.
     """
 
     def __init__(self, model: nn.Module, processor: object):
@@ -46,10 +47,10 @@ class Teacher:
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "Teacher":
-        """The encoder in a folder with its weights and its image processor's config.
+        """Load the encoder of a folder with its weights and the config of its image processor.
 
-        Of a model of images and texts (CLIP, SigLIP), the vision model is used. ValueError for what is not an image
-        encoder, FileNotFoundError without such a folder or without the config of its image processor.
+        Of a model of images and texts (CLIP, SigLIP), the vision model is used. Raises ValueError for another kind of
+        model, FileNotFoundError if the folder or the config of the image processor is missing.
         """
         from transformers import AutoImageProcessor, AutoModel
 
@@ -61,9 +62,9 @@ class Teacher:
                 f"teacher: {str(folder)!r} has no {names[0]}, which says how to prepare images; copy it from the "
                 "model's repository, or save the image processor there"
             )
-        model = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+        model = load_pretrained(AutoModel, folder, dtype=torch.float32)
         model = getattr(model, "vision_model", model)
-        return cls(model, AutoImageProcessor.from_pretrained(folder, local_files_only=True))
+        return cls(model, load_pretrained(AutoImageProcessor, folder))
 
     @property
     def device(self) -> torch.device:
@@ -82,10 +83,9 @@ class Teacher:
         return {"model": type(self.model).__name__, "size": list(self.size), "mode": self.mode, "numbers": numbers}
 
     def prepared(self, pixels: Tensor) -> Tensor:
-        """Pixels (B, 3, H, W) in [-1, 1] as the encoder's input, fp32.
+        """Return pixels (B, 3, H, W) in [-1, 1] as input of the encoder, fp32.
 
-        The whole picture is resized to the input's size; nothing is cropped, so that patches are where the latent's
-        pixels are.
+        The whole image is resized, not cropped, so that the patches match the positions in the latent.
         """
         x = pixels.float()
         if tuple(x.shape[2:]) != self.size:
@@ -94,9 +94,9 @@ class Teacher:
         return x * self.scale + self.shift
 
     def __call__(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, D), the state of the CLS token, or the mean of the patches without one; and the patches (B, D, h, w).
+        """Return features (B, D), the CLS token or otherwise the mean of the patches, and the patches (B, D, h, w).
 
-        pixels: (B, 3, H, W) in [-1, 1], on the teacher's device. In fp32 without gradients, also under autocast.
+        pixels: (B, 3, H, W) in [-1, 1], on the teacher's device. Computed in fp32 without gradients or autocast.
         """
         with torch.no_grad(), without_autocast(pixels):
             states = self.model(pixel_values=self.prepared(pixels)).last_hidden_state
@@ -110,15 +110,15 @@ class Teacher:
         return self
 
     def _layout(self) -> tuple[int, tuple[int, int], int]:
-        """Width, grid, and number of tokens before the patches (CLS, registers), from the output for noise."""
+        """Return the width, the grid, and the number of tokens before the patches (CLS, registers)."""
         name, x = type(self.model).__name__, torch.randn(1, 3, *self.size, generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             try:
                 states, again = (self.model(pixel_values=x).last_hidden_state for _ in range(2))
-            except Exception as error:  # whatever a model makes of pixels that it does not expect
+            except Exception as error:  # of any kind: the model may not take pixels
                 raise ValueError(f"teacher: {name} does not encode images of {self.size} pixels: {error}") from None
         if states.shape != again.shape or not torch.equal(states, again):
-            raise ValueError(f"teacher: {name} gives another output each time (masked autoencoders do); use another")
+            raise ValueError(f"teacher: {name} is not deterministic (masked autoencoders are not); use another model")
         if states.dim() == 4:
             return states.shape[1], tuple(states.shape[2:]), 0
         count, patch = states.shape[1], getattr(self.model.config, "patch_size", None) or 1
@@ -131,7 +131,7 @@ class Teacher:
 
 
 def _size(processor: object) -> tuple[int, int]:
-    """The size of the encoder's input: of the crop, else of the resized image."""
+    """Return the size of the encoder's input: that of the crop, or of the resized image."""
     given = processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size
     given = {k: v for k, v in dict(given).items() if v} if not isinstance(given, int) else {"shortest_edge": given}
     if {"height", "width"} <= given.keys():
@@ -155,7 +155,7 @@ class SoftTargets(nn.Module):
         sample = sample.float()
         std = sample.std(0, unbiased=False)
         self.register_buffer("mean", sample.mean(0))
-        # A dimension that is constant in the sample must not be blown up where it is not.
+        # A dimension that is constant in the sample must not get a huge factor.
         self.register_buffer("std", std.clamp_min(0.01 * std.mean()).clamp_min(1e-12))
         self.register_buffer("projection", torch.randn(dim, sample.shape[1]) / math.sqrt(sample.shape[1]))
         self.register_buffer("prototypes", F.normalize(torch.randn(classes, dim), dim=1))
@@ -187,10 +187,7 @@ class Alignment(nn.Module):
 
 
 def repa_layer(net: nn.Module, layer: int | None) -> int:
-    """The index of the block to align: the given one, or a third into the first stage (REPA: block 8 of 24 or 28).
-
-    ValueError for an index that the network has not.
-    """
+    """Return the index of the block to align; by default, a third into the first stage (REPA: block 8 of 24 or 28)."""
     count = len(net.hidden_widths)
     if layer is None:
         first = len(net.stages[0].blocks) if hasattr(net, "stages") else count
@@ -202,14 +199,14 @@ def repa_layer(net: nn.Module, layer: int | None) -> int:
     return layer
 
 
-def shown_to(
+def teacher_inputs(
     teacher: Teacher | None, losses: Losses, source: Source, train: Sequence[int], cache: str | Path
-) -> tuple[Tensor | None, Shown | None]:
-    """The teacher's features (N, D) of a sample of the training images, and what a batch needs for it.
+) -> tuple[Tensor | None, TeacherInputs | None]:
+    """Return the teacher's features (N, D) of a sample of the training images, and a function for batches.
 
-    The second is called as ``shown(items of z1, items of ends)``. From the cache it returns ``features`` of the former
-    and ``patches`` of the latter; for ``teacher_on: pixels``, the images: ``pixels`` and, for the samples ``end_rows``
-    where the two differ, ``end_pixels``. Both are None without a teacher.
+    The function takes the items of z1 and of ends. From the cache, it returns ``features`` of z1 and ``patches``
+    of ends; with ``teacher_on: pixels``, the images: ``pixels`` and, for the samples ``end_rows`` where the two
+    differ, ``end_pixels``. Without a teacher, both are None.
     """
     if teacher is None:
         return None, None

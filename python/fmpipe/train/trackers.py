@@ -1,6 +1,6 @@
-"""Where the metrics and sample sheets of a stage go: ``log.jsonl``, always, and accelerate's trackers.
+"""The log of a stage: metrics and sample sheets go to ``log.jsonl`` and to the trackers of accelerate.
 
-Import this module for its functions; the trackers' own packages are imported when a tracker starts.
+The trackers' own packages are imported when a tracker starts.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from PIL import Image
 from fmpipe.requirements import installed
 from fmpipe.run_log import RunLog
 from fmpipe.train.config import Config
+from fmpipe.train.interrupt import StoppedError
 from fmpipe.train.settings import to_dict
 
 PACKAGES = {  # tracker -> distributions, one of which must be installed; the first is suggested
@@ -35,23 +36,27 @@ def check(names: Sequence[str]) -> None:
 
 
 class Logs:
-    """``log.jsonl`` of a stage's folder, and the trackers of ``report_to``; one process of a run has it.
+    """``log.jsonl`` of a stage's folder, and the trackers of ``report_to``.
 
-    A resumed stage continues its runs in wandb, trackio and mlflow: their ids are in ``trackers.json``.
+    A resumed stage continues its runs in wandb, trackio and mlflow: their ids are in ``trackers.json``. A StoppedError
+    that leaves the ``with`` block is the last line: why the run ended, and the metrics of that step. Only one process
+    of a run writes; in the others, active is False and nothing happens.
     """
 
-    def __init__(self, folder: Path, config: Config):
+    def __init__(self, folder: Path, config: Config, active: bool = True):
         self.folder, self.config, self.texts = folder, config, {}
         self.name = f"{folder.parent.name}-{folder.name}"
         self.ending, self.trackers = contextlib.ExitStack(), {}
-        self.lines = self.ending.enter_context(RunLog(folder))
-        for name in dict.fromkeys(config.report_to):
+        self.lines = self.ending.enter_context(RunLog(folder)) if active else None
+        for name in dict.fromkeys(config.report_to) if active else ():
             if name in PACKAGES:
                 self.trackers[name] = self._started(name)
 
     def write(self, step: int, values: Mapping[str, object]) -> None:
-        self.lines.write(step, values)
-        if not self.trackers:
+        """Log the metrics of a step, if there are any."""
+        if self.lines is not None and values:
+            self.lines.write(step, values)
+        if not self.trackers or not values:
             return
         numbers = dict(_numbers(values))
         texts = {k: v for k, v in values.items() if isinstance(v, str) and self.texts.get(k) != v}  # once, when new
@@ -84,8 +89,17 @@ class Logs:
     def __enter__(self) -> "Logs":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.ending.close()
+    def flush(self) -> None:
+        """Write the lines of ``log.jsonl`` that are still in memory."""
+        if self.lines is not None:
+            self.lines.flush()
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if isinstance(error, StoppedError):
+                self.write(error.step, {**error.metrics, "stop/reason": str(error)})
+        finally:
+            self.ending.close()
 
     def _started(self, name: str) -> tracking.GeneralTracker:
         """Return a tracker that is running, with the settings of the run."""

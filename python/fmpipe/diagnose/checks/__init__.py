@@ -1,9 +1,11 @@
+# ruff: noqa: F401  the checks are re-exported
 """Every check, by name: a function that measures, and judges what it measured by the rule of the same name.
 
 All of them take ``overrides`` of thresholds and return a :class:`~fmpipe.diagnose.rule.Finding`.
 """
 
 from fmpipe.diagnose.checks.autoencoder import latent_is_sample, scale_contract, vae_eval, vae_round_trip
+from fmpipe.diagnose.checks.base import CHECKS
 from fmpipe.diagnose.checks.data import image_range, pairing, same_augmentation, text_path, time_embedding
 from fmpipe.diagnose.checks.field import condition_use, one_step, scale, target_definition
 from fmpipe.diagnose.checks.sampling import endpoint, latent_scale, leak, probes, shooting, teacher_euler
@@ -22,15 +24,4 @@ from fmpipe.diagnose.checks.training import (
     update_ratios,
 )
 
-CHECKS = {
-    check.__name__: check
-    for check in (
-        *(vae_round_trip, scale_contract, latent_is_sample, vae_eval),
-        *(image_range, same_augmentation, pairing, text_path, time_embedding),
-        *(scale, latent_scale, one_step, target_definition, condition_use),
-        *(shooting, teacher_euler, endpoint, leak, probes),
-        *(gradient_path, kl, dino, gradient_shares, update_ratios, loss_magnitudes, overflow),
-        *(overfit, ablation_only_flow, ablation_kl_off, ablation_condition_shuffled, ablation_dino_shuffled),
-    )
-}
 __all__ = ["CHECKS", *CHECKS]

@@ -1,4 +1,4 @@
-"""Checks of the autoencoder: its round trip, its scale factor, what is taken for its latent, its mode.
+"""Checks of the autoencoder: its round trip, its scale factor, its latents, its mode.
 
 Pixels are (B, C, H, W) in [-1, 1], so that the peak of a PSNR is 2. encode and decode are any callables: pixels to the
 latent that the flow works on, and back.
@@ -25,9 +25,9 @@ def vae_round_trip(
     decode: Callable[[Tensor], Tensor],
     images: Tensor,
 ) -> dict[str, float]:
-    """``PSNR = mean_i 10 log10(4 / MSE_i)`` of decode(encode(images)) and the latents' statistics; images in [-1, 1].
+    """Measure ``PSNR = mean_i 10 log10(4 / MSE_i)`` of decode(encode(images)) and statistics of the latents.
 
-    TypeError if encode gives no tensor, ValueError if decode gives another shape than that of images.
+    images: in [-1, 1]. TypeError if encode returns no tensor, ValueError if decode does not return images' shape.
     """
     check_images("vae_round_trip", "images", images)
     z = _encoded("vae_round_trip", encode, images)
@@ -45,10 +45,10 @@ def scale_contract(
     images: Tensor,
     scale: float,
 ) -> dict[str, float]:
-    """PSNR of decode(z), decode(z * scale), decode(z / scale) for one ``z = encode(images)``; skipped for scale 1.
+    """Measure the PSNR of decode(z), decode(z * scale) and decode(z / scale), z = encode(images); skipped for scale 1.
 
     scale: the autoencoder's factor, 0.18215 for Stable Diffusion's. An overflow at a wrong scale counts as a bad
-    picture, not as a failure. ValueError for a scale that is no positive number.
+    image, not as a failure. ValueError unless scale is a positive number.
     """
     if not isinstance(scale, (int, float)) or not isfinite(scale) or scale <= 0:
         raise ValueError(f"scale_contract: scale must be a positive number, got {scale!r}")
@@ -74,10 +74,10 @@ def latent_is_sample(
     *,
     limit: Limits,
 ) -> dict:
-    """Is ``z1 = (mean + std eps - shift) scale`` with eps of N(0, 1), for moments = mean, logvar of the same images?
+    """Measure how well ``z1 = (mean + std eps - shift) scale``, eps ~ N(0, 1), explains z1; moments = mean, logvar.
 
     z1: (B, C, ...); moments: (B, 2C, ...). scale, shift: numbers, or tensors that broadcast to (B, C, ...). Each
-    explanation is a Gaussian with centre c (the mean: scaled; as it is; scaled twice) and noise
+    explanation is a Gaussian with center c (the mean: scaled; as it is; scaled twice) and noise
     ``s² = ρ² (+ its std² for a sample)``, ``ρ = max(latent/rounding, eps of the dtypes) (|c| + rms c)``: noise below ρ
     cannot be told from rounding or from a second run of the encoder, and nothing depends on it. With
     ``r = (z1 - c) / s`` the explanation of least ``mean(r²/2 + log s)`` is taken. A sample passes, the scaled mean
@@ -101,10 +101,10 @@ def latent_is_sample(
     if bool(torch.as_tensor(scale != 1).any()) or bool(torch.as_tensor(shift != 0).any()):
         ways |= {"unscaled ": (mean, std), "twice scaled ": (twice, std * scale * scale)}
     misfit, rms, share = {}, {}, 1.0
-    for way, (centre, noise) in ways.items():
-        floor = rounding * (centre.abs() + rms_of(centre)) + 1e-30  # of a mean that is 0 everywhere
+    for way, (center, noise) in ways.items():
+        floor = rounding * (center.abs() + rms_of(center)) + 1e-30  # of a mean that is 0 everywhere
         for kind, s in (("sample", torch.sqrt(floor**2 + noise**2)), ("mean", floor)):
-            r = (z1.double() - centre) / s
+            r = (z1.double() - center) / s
             misfit[way + kind] = (r.square() / 2 + s.log()).mean().item()
             rms[way + kind] = rms_of(r)
             if way + kind == "sample":
@@ -114,7 +114,7 @@ def latent_is_sample(
 
 @check
 def vae_eval(module: nn.Module) -> dict:
-    """Are all modules of the autoencoder in eval mode, dropout and batch norm first, and its parameters frozen?"""
+    """List the modules that are in training mode, dropout and batch norm first, and count trainable parameters."""
     if not isinstance(module, nn.Module):
         raise TypeError(f"vae_eval: module must be a torch.nn.Module, got {type(module).__name__}")
     acting = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)

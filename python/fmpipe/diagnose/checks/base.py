@@ -1,4 +1,4 @@
-"""What the checks share: the decorator that makes a check of a measuring function, and the checks of arguments."""
+"""The decorator that turns a measuring function into a check, the table of all checks, and checks of arguments."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +9,11 @@ from torch import Tensor
 from fmpipe.diagnose.engine import judged
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.rule import Finding
-from fmpipe.diagnose.texts import Said
+from fmpipe.diagnose.texts import Message
 from fmpipe.diagnose.thresholds import Overrides, limits
 
 History = Mapping[str, Sequence[float]]
+CHECKS: dict[str, Callable[..., Finding]] = {}
 
 
 def check(measure: Callable[..., dict]) -> Callable[..., Finding]:
@@ -31,12 +32,13 @@ def check(measure: Callable[..., dict]) -> Callable[..., Finding]:
         return judged(measure.__name__, overrides, figures, **numbers)
 
     run.measure = measure
+    CHECKS[measure.__name__] = run
     return run
 
 
 def skip(key: str, **values: object) -> dict[str, object]:
     """Return the numbers of a check that has nothing to measure."""
-    return {"not_measured": Said(key, **values)}
+    return {"not_measured": Message(key, **values)}
 
 
 def described(x: object) -> str:

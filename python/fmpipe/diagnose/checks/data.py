@@ -1,4 +1,4 @@
-"""Checks of what goes in: the text's path to z0, captions and their images, pixels, the time embedding."""
+"""Checks of the inputs: the path of the text to z0, captions and their images, pixels, the time embedding."""
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -45,11 +45,12 @@ def pairing(
     shuffles: int = 4,
     generator: Generator | None = None,
 ) -> dict[str, float]:
-    """``score(images, captions)``, (B,), higher for better pairs, against that of captions moved to other images.
+    """Compare ``score(images, captions)``, (B,), of the true pairs with that of captions moved to other images.
 
-    score: a text-image cosine, or a negative flow loss (with the same t and noise in each call). captions: a list, or a
-    tensor (B, ...). The shuffles are rotations of one random order, so none leaves a caption at its place. The error is
-    that of the mean over images of ``true - mean of shuffled``. ValueError for fewer than 4 pairs or one caption only.
+    score: higher for better pairs: a text-image cosine, or a negative flow loss (with the same t and noise in each
+    call). captions: a list, or a tensor (B, ...). The shuffles are rotations of one random order, so every caption
+    moves. The error is the standard error of the mean over images of ``true - mean of shuffled``. ValueError for fewer
+    than 4 pairs, or if all captions are the same.
     """
     size = len(images)
     if size != len(captions):
@@ -89,7 +90,7 @@ def same_augmentation(first: Tensor, second: Tensor, *, limit: Limits) -> dict:
     """Do two paths (contrastive or DINO, and VAE) get the same images? first, second: (B, C, H, W).
 
     Each image that differs is named by what brings the two to a correlation of ``data/alike``, whatever each channel's
-    scale and offset: nothing (then only the normalisation differs), a mirror, a shift. A second of another size is
+    scale and offset: nothing (then only the normalization differs), a mirror, a shift. A second of another size is
     resized to first's before. ValueError if B or C differ.
     """
     name = "same_augmentation"
@@ -100,11 +101,11 @@ def same_augmentation(first: Tensor, second: Tensor, *, limit: Limits) -> dict:
             f"{name}: second must have first's B and C, {tuple(first.shape[:2])}, got {tuple(second.shape)}"
         )
     first, second = first.double(), second.double()
-    aligned = "normalised"
+    aligned = "normalized"
     if first.shape != second.shape:
         aligned = "resized"
         second = F.interpolate(second, first.shape[2:], mode="bilinear", antialias=True)
-    std = first.std(correction=0).clamp_min(1e-6)  # images of one colour have none
+    std = first.std(correction=0).clamp_min(1e-6)  # images of one color have none
     difference = (first - second).square().flatten(1).mean(1).sqrt() / std
     kinds: dict[str, int] = {}
     for a, b, apart in zip(first, second, difference.tolist()):
@@ -116,7 +117,7 @@ def same_augmentation(first: Tensor, second: Tensor, *, limit: Limits) -> dict:
 @check
 @torch.no_grad()
 def image_range(images: Tensor) -> dict:
-    """Range of a batch as the autoencoder gets it; any shape and dtype. ValueError for no pixels."""
+    """Measure the range of a batch as the autoencoder gets it, of any shape and dtype. ValueError if it is empty."""
     if not isinstance(images, Tensor) or not images.numel():
         raise ValueError(f"image_range: images must be a tensor with pixels, got {described(images)}")
     finite = images[images.isfinite()]
@@ -128,21 +129,21 @@ def image_range(images: Tensor) -> dict:
 @check
 @torch.no_grad()
 def time_embedding(embedding: Tensor, features: Tensor) -> dict[str, float]:
-    """rms of two tensors of any shapes: the time embedding, and the features before it is added to them."""
+    """Measure the rms of the time embedding, and of the features before it is added to them; any shapes."""
     for label, x in (("embedding", embedding), ("features", features)):
         check_floating("time_embedding", label, x)
     return {"embedding_rms": rms_of(embedding.double()), "features_rms": rms_of(features.double())}
 
 
 def _correlation(a: Tensor, b: Tensor) -> float:
-    """Of two (C, H, W), each channel brought to mean 0 and rms 1: neither scale nor offset counts; 0 if flat."""
+    """Return the correlation of two (C, H, W), each channel normalized to mean 0 and rms 1; 0 if one is constant."""
     a, b = (x - x.mean((1, 2), keepdim=True) for x in (a, b))
     a, b = (x / x.square().mean((1, 2), keepdim=True).sqrt().clamp_min(1e-12) for x in (a, b))
     return ((a * b).sum() / (a.square().sum() * b.square().sum()).sqrt().clamp_min(1e-12)).item()
 
 
 def _kind(a: Tensor, b: Tensor, alike: float, aligned: str) -> str:
-    """What makes b, (C, H, W), of a: a key of the rule's texts; aligned: that of images which lie on each other."""
+    """Return which change turns a into b, both (C, H, W), as named in the texts; ``aligned`` if none is needed."""
     for kind, other in ((aligned, a), ("mirrored", a.flip(-1)), ("upside down", a.flip(-2))):
         if _correlation(other, b) >= alike:
             return kind
@@ -150,7 +151,7 @@ def _kind(a: Tensor, b: Tensor, alike: float, aligned: str) -> str:
 
 
 def _shifted(a: Tensor, b: Tensor, alike: float) -> bool:
-    """Is b[y + dy, x + dx] = a[y, x] where both are, for the (dy, dx) at the peak of their phase correlation?"""
+    """Tell whether b is a shifted by the (dy, dx) at the peak of their phase correlation, where they overlap."""
     height, width = a.shape[1:]
     window = torch.outer(*(torch.hann_window(n, dtype=a.dtype, device=a.device) for n in (height, width)))
     # without it the edges, which do not move, have a peak of their own

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fmkernels import checks
 from fmkernels.flow import PATHS, Path
-from fmkernels.ops import _check, velocity_stats
+from fmkernels.ops import velocity_stats
 from fmpipe.diagnose.checks.base import check
 from fmpipe.field import Velocity, check_any, check_ends, condition_gain, pooled_gain, predicted, stats_at, times_of
 
@@ -19,7 +20,7 @@ TIMES = (0.1, 0.37, 0.63, 0.9)  # those of the debugging notes
 @check
 @torch.no_grad()
 def scale(x0: Tensor, x1: Tensor, path: Path | None = None, *, generator: torch.Generator | None = None) -> dict:
-    """``E|z0|``, ``E|z1|``, ``E|x_t|``, ``E|v*|``: batch means of 2-norms, x_t at t drawn evenly from [0, 1]."""
+    """Measure ``E|z0|``, ``E|z1|``, ``E|x_t|``, ``E|v*|``: batch means of 2-norms, t uniform in [0, 1]."""
     check_ends("scale", x0, x1)
     t = torch.rand(len(x0), generator=generator, device=generator.device if generator else x0.device).to(x0.device)
     pairs = (x0, x1), (path or PATHS["psi"]).pair(t.to(times_of(x0, 0.0)), x0, x1)
@@ -31,7 +32,7 @@ def scale(x0: Tensor, x1: Tensor, path: Path | None = None, *, generator: torch.
 def one_step(
     velocity: Velocity, x0: Tensor, x1: Tensor, times: Sequence[float] = TIMES, *, path: Path | None = None
 ) -> dict:
-    """``cos(v_pred, v*)`` and ``|v_pred| / |v*|`` at each of times, batch means, and the gain that would correct it."""
+    """Measure the batch means of ``cos(v_pred, v*)`` and ``|v_pred| / |v*|`` at each of times, and the gain."""
     check_ends("one_step", x0, x1)
     stats = stats_at("one_step", velocity, x0, x1, times, path)
     cos, ratio = [s.cos.item() for s in stats], [s.speed_ratio.item() for s in stats]
@@ -49,16 +50,16 @@ def target_definition(
     times: Sequence[float] = TIMES,
     path: Path | None = None,
 ) -> dict[str, float]:
-    """The mean cosine, over the batch and times, of v_pred with each thing a network may have been taught.
+    """Measure the cosine of v_pred with each target that a network may have been trained on, mean over batch and times.
 
     ``velocity`` the path's; ``flipped`` its negative; ``x1``; ``x0`` (the noise of a plain diffusion); ``score``, -x0;
     ``x_t`` and ``-x_t``, the input and the score of a standard normal; with noise (like x0; what z0 was drawn with)
-    also ``noise`` and ``-noise``. Over all times: at one t alone the best field there is may look like -x0 (t near 0)
-    or x1 (t near 1).
+    also ``noise`` and ``-noise``. The mean is over all times because even the best field resembles -x0 at t near 0 and
+    x1 at t near 1.
     """
     check_ends("target_definition", x0, x1)
     if noise is not None:
-        _check.like("target_definition", "noise", noise, "x0", x0)
+        checks.like("target_definition", "noise", noise, "x0", x0)
     check_any("target_definition", "times", times)
     total: dict[str, float] = {}
     for t in times:
@@ -91,7 +92,7 @@ def condition_use(
     path: Path | None = None,
     generator: torch.Generator | None = None,
 ) -> dict[str, float]:
-    """The mean over times of :func:`condition_gain`, which says what it means with and without cond."""
+    """Measure the mean over times of :func:`fmpipe.field.condition_gain`, with or without cond."""
     check_ends("condition_use", x0, x1, least=2)
     check_any("condition_use", "times", times)
     gains = [condition_gain(velocity, x0, x1, times_of(x0, t), cond, generator, path=path) for t in times]

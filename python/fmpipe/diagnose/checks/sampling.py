@@ -1,4 +1,4 @@
-"""Checks of carrying x0 to x1: shooting, the exact field, the endpoint's trend, a leak, the pipeline's probes.
+"""Checks of whole integrations: shooting, the exact field, the trend of the endpoint, a leak, the probes.
 
 x0, x1, velocity and path are those of :mod:`fmpipe.field`.
 """
@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from fmkernels import checks
 from fmkernels.flow import PATHS, Path, Trace, midpoint, sample, uniform
-from fmkernels.ops import _check
 from fmpipe.diagnose.checks.base import check
 from fmpipe.diagnose.checks.field import TIMES
 from fmpipe.field import Velocity, check_any, check_ends, endpoint_rmse, mse, pooled_gain, stats_at, times_of
@@ -27,12 +27,12 @@ def shooting(
     *,
     path: Path | None = None,
 ) -> dict:
-    """``MSE(z_end, x1) / MSE(x0, x1)``, z_end carried from x0 by the field on the midpoint schedule.
+    """Measure ``MSE(z_end, x1) / MSE(x0, x1)``, z_end integrated from x0 on the midpoint schedule, for each of steps.
 
-    At each of steps; at the most steps also with each dt_scale (which multiplies the step as a gain does) and with the
-    gain (None: measured on these pairs, the median of |v*| / |v_pred|). For pairs where x0 decides x1, as a text and
-    its image: from mere noise, the right end is another image, and the value about 1 by nature. Use newly drawn x0,
-    not those that the network was trained on.
+    At the most steps, it is also measured with each dt_scale (which multiplies the step as a gain does) and with the
+    gain (None: the median of |v*| / |v_pred| of these pairs). The check is meant for pairs in which x0 determines x1,
+    such as a text and its image; from pure noise, another image is a correct end, and the value is about 1. Use newly
+    drawn x0, not those that the network was trained on.
     """
     check_ends("shooting", x0, x1)
     check_any("shooting", "steps", steps)
@@ -54,7 +54,7 @@ def shooting(
 @check
 @torch.no_grad()
 def latent_scale(velocity: Velocity, x0: Tensor, x1: Tensor, steps: int = 20) -> dict[str, float]:
-    """``E|x1|``, ``E|z_end|``, their mean cosine and what is left of x0, z_end carried from x0 by the field."""
+    """Measure ``E|x1|``, ``E|z_end|``, their mean cosine and the share of x0 left in z_end, integrated from x0."""
     check_ends("latent_scale", x0, x1)
     end = sample(velocity, x0, midpoint(steps), trace=Trace(nonfinite="continue")).x
     start, wanted, got = (x.flatten(1).double() for x in (x0, x1, end))
@@ -76,15 +76,15 @@ def teacher_euler(
     *,
     path: Path | None = None,
 ) -> dict:
-    """``MSE(z_N, x1)`` of the exact field, integrated from x0 in N even Euler steps, for each N of steps.
+    """Measure ``MSE(z_N, x1)`` of the exact field, integrated from x0 in N even Euler steps, for each N of steps.
 
     x0, x1 and v are rounded to dtype first, and ``x = x + v * dt`` after every step, as in a plain loop in dtype: what
-    is left is the error of the loop. integrate: another loop, ``integrate(velocity, x0, n) -> z_N``, which gets x0 and
+    remains is the error of the loop. integrate: another loop, ``integrate(velocity, x0, n) -> z_N``, which gets x0 and
     v in that dtype. ValueError for fewer than two different N, and for equal x0 and x1.
     """
     check_ends("teacher_euler", x0, x1)
     _check_counts("teacher_euler", "steps", steps)
-    _check.floating("teacher_euler", "dtype", torch.empty(0, dtype=dtype))
+    checks.floating("teacher_euler", "dtype", torch.empty(0, dtype=dtype))
     path, x0, x1 = path or PATHS["psi"], x0.to(dtype), x1.to(dtype)
     start = _start("teacher_euler", x0, x1)
 
@@ -98,7 +98,7 @@ def teacher_euler(
 
     ends = {n: (integrate or loop)(velocity, x0.clone(), n) for n in steps}
     for n, end in ends.items():
-        _check.like("teacher_euler", f"what integrate returns for {n} steps", end, "x0", x0)
+        checks.like("teacher_euler", f"what integrate returns for {n} steps", end, "x0", x0)
     return {"steps": list(ends), "error": [mse(end, x1) for end in ends.values()], "start": start}
 
 
@@ -110,7 +110,7 @@ def endpoint(
     ks: Sequence[int] = (8, 16, 32, 64),
     solvers: Sequence[str] = ("euler", "heun"),
 ) -> dict:
-    """:func:`endpoint_rmse` of each solver at each K, and RMSE(x0, x1): whether it falls or settles.
+    """Measure :func:`~fmpipe.field.endpoint_rmse` of each solver at each K, and RMSE(x0, x1).
 
     ValueError for fewer than two different K, and without a solver.
     """
@@ -123,7 +123,7 @@ def endpoint(
 
 @check
 def leak(cos: float, relative_shooting: float | None = None, std_mean: float | None = None) -> dict[str, float]:
-    """cos: one-step, mean over t. relative_shooting: of :func:`shooting`, on newly drawn x0. std_mean: ``std/mean``."""
+    """Take cos (one step, mean over t), relative_shooting (:func:`shooting` on newly drawn x0) and ``std/mean``."""
     given = {"cos": cos, "relative_shooting": relative_shooting, "std/mean": std_mean}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -131,9 +131,9 @@ def leak(cos: float, relative_shooting: float | None = None, std_mean: float | N
 @check
 @torch.no_grad()
 def probes(z0: Tensor, z1: Tensor, decode: Callable[[Tensor], Tensor], first_step_rms: float) -> dict:
-    """[A] decode(z0), [B] the rms of the first step's change, [C] decode(z1), the latents before and after the flow.
+    """Measure [A] decode(z0), [B] the rms change of the first step, and [C] decode(z1).
 
-    decode: pixels, in [-1, 1] or about. The same numbers as the pipeline's ``probes``.
+    decode: returns pixels in about [-1, 1]. The pipeline's ``probes`` are the same numbers.
     """
     check_ends("probes", z0, z1, letter="z")
     return {"A": probe(decode(z0), z0), "B": first_step_rms, "C": probe(decode(z1), z1)}
@@ -143,7 +143,7 @@ def _start(op: str, x0: Tensor, x1: Tensor) -> float:
     """Return MSE(x0, x1); ValueError if it is 0."""
     start = mse(x0, x1)
     if start <= 0:
-        raise ValueError(f"{op}: x0 and x1 are equal, so that there is nothing to carry: MSE(x0, x1) is 0")
+        raise ValueError(f"{op}: x0 and x1 are equal but must differ: MSE(x0, x1) is 0")
     return start
 
 

@@ -1,4 +1,4 @@
-"""Checks of a training run: where gradients go, how large they are, what the KL and the scaler do, and short trials.
+"""Checks of a training run: gradient paths and norms, losses, KL, DINO, loss scaling, and short trial runs.
 
 A history is a mapping from a name of the log to its values over time, e.g. ``{"std/mean": [0.3, 0.5, 0.9]}``.
 """
@@ -38,6 +38,12 @@ def listed(x: Numbers, name: str) -> list[float]:
     return x
 
 
+def late(x: Numbers, name: str) -> float:
+    """Return where a series ends; NaN if it is not finite somewhere."""
+    x = listed(x, name)
+    return Series.of(x).late if all(map(math.isfinite, x)) else math.nan
+
+
 def target_gradient(target: Tensor | Callable[..., Tensor], *sources: Tensor) -> list[float]:
     """Return ``|d<w, target> / d source|`` of each source, w a fixed normal draw (1 for a scalar target); 0 if none.
 
@@ -75,7 +81,7 @@ def gradient_path(
     logvar: Tensor | None = None,
     clamp: tuple[float, float] = (-6.0, 6.0),
 ) -> dict[str, float]:
-    """The target gives no gradient to x1 (and x0), the KL none to eps, and logvar is inside its clamp.
+    """Measure the gradients from the target to x1 (and x0) and from the KL to eps, and the share of clamped logvar.
 
     target: ``target(x1)``, or ``target(x0, x1)`` if x0 is given: the velocity the loss is taken against, or a scalar
     loss in which x0 and x1 enter through the target ONLY (the prediction held fixed). x_t may depend on x0 and x1, if
@@ -103,10 +109,10 @@ def dino(
     grad_share: float | None = None,
     temperatures: tuple[float, float] | None = None,
 ) -> dict:
-    """ent/teacher and ent/student (nats; a number, or a series) against log(classes).
+    """Take ent/teacher and ent/student in nats (a number, or a series), to compare with log(classes).
 
     grad_share: grad/dino / grad/total. temperatures: (T_t, T_s), for the advice. ValueError for an entropy below 0 or
-    above log(classes): it is of another number of classes, or in bits.
+    above log(classes), which belongs to another number of classes or is in bits.
     """
     if classes < 2:
         raise ValueError(f"dino: classes must be 2 or more, got {classes}")
@@ -114,9 +120,9 @@ def dino(
     history["ent/student"] = listed(student_entropy, "dino: student_entropy")
     top, numbers = math.log(classes), {"classes": classes}
     for name, x in history.items():
-        late = Series.of(x).late
-        if late < -1e-3 or late > top * 1.001 + 1e-3:
-            raise ValueError(f"dino: {name} must be in nats, from 0 to log({classes}) = {top:.4g}, got {late:.4g}")
+        end = Series.of(x).late
+        if end < -1e-3 or end > top * 1.001 + 1e-3:
+            raise ValueError(f"dino: {name} must be in nats, from 0 to log({classes}) = {top:.4g}, got {end:.4g}")
         numbers |= {name: math.nan} if not all(map(math.isfinite, x)) else {}
     numbers |= {"grad_share": float(grad_share)} if grad_share is not None else {}
     numbers |= {"temperatures": [float(t) for t in temperatures]} if temperatures else {}
@@ -125,7 +131,7 @@ def dino(
 
 @check
 def gradient_shares(grads: Mapping[str, Numbers]) -> dict:
-    """Norms of the gradients of each weighted loss alone (``grad/flow``, ...) against ``grad/total`` and each other.
+    """Take gradient norms of each weighted loss alone (``grad/flow``, ...), to compare with ``grad/total``.
 
     A number each, or a series. Any of them may be absent except grad/total (ValueError). values["weight_factor"]: what
     to multiply the weights by: to the middle of the band dino : flow : kl if flow is given, else to the least share.
@@ -139,28 +145,28 @@ def gradient_shares(grads: Mapping[str, Numbers]) -> dict:
 
 @check
 def update_ratios(history: History) -> dict:
-    """``step/*_update_ratio``, |change| / |parameter| per step: neither still nor jumping at the end."""
+    """Take the ``step/*_update_ratio`` of a history, |change| / |parameter| per step."""
     names = [name for name in history if name.startswith("step/") and name.endswith("_update_ratio")]
     return {"history": {name: listed(history[name], f"update_ratios: {name}") for name in names}}
 
 
 @check
 def loss_magnitudes(losses: Mapping[str, Numbers], weights: Mapping[str, float] | None = None) -> dict[str, float]:
-    """|weight * loss| of each against each other (a number, or a series).
+    """Measure |weight * loss| of each loss (a number, or a series), to compare them.
 
-    weights: by the same names, 1 if absent, 0 leaves a loss out; ValueError for one of no loss. ``loss/total`` is left
-    out.
+    weights: by the same names, 1 if absent; a loss with weight 0 and ``loss/total`` are left out. ValueError for a
+    weight without a loss.
     """
     weights = dict(weights or {})
     if unknown := set(weights) - set(losses):
         raise ValueError(
-            f"loss_magnitudes: weights of no loss: {', '.join(sorted(unknown))}; losses: {', '.join(losses)}"
+            f"loss_magnitudes: weights without a loss: {', '.join(sorted(unknown))}; losses: {', '.join(losses)}"
         )
     out = {}
     for name, x in losses.items():
-        x, weight = listed(x, f"loss_magnitudes: {name}"), weights.get(name, 1.0)
+        weight = weights.get(name, 1.0)
         if weight and name not in ("total", "loss/total"):
-            out[name] = abs(weight * Series.of(x).late) if all(map(math.isfinite, x)) else math.nan
+            out[name] = abs(weight * late(x, f"loss_magnitudes: {name}"))
     return out
 
 
@@ -173,10 +179,10 @@ def overflow(
     *,
     limit: Limits,
 ) -> dict[str, float]:
-    """Half-precision overflow, from ``GradScaler.get_scale()`` after each step and/or the number of skipped steps.
+    """Measure half-precision overflow from ``GradScaler.get_scale()`` after each step, or from the skipped steps.
 
-    A fall of the scale is a skipped step. nonfinite: losses or parameters that were not finite (gradients that the
-    scaler caught are not counted). skipped needs steps, unless the scales say how many there were.
+    A falling scale is a skipped step. nonfinite: number of losses or parameters that were not finite, without the
+    gradients that the scaler caught. skipped requires steps unless scaler_scales is given.
     """
     scales = None if scaler_scales is None else [float(x) for x in scaler_scales]
     if scales is not None and len(scales) < 2:
@@ -210,7 +216,7 @@ def nearer(on: History, off: History, limit: Limits) -> dict[str, dict]:
 
 @check
 def kl(history: History, off: History | None = None, *, clamped: float | None = None, limit: Limits) -> dict:
-    """mu/abs_mean falls, std/mean -> 1, logvar/mean -> 0 (or is there already); z_init/mean ~ 0, z_init/var ~ 1.
+    """Take the statistics of z0, which approach the prior: mu/abs_mean 0, std/mean 1, logvar/mean 0, z_init N(0, 1).
 
     std/mean too small, or logvar/mean at its clamp, is a collapse. off: the history of a run with w_kl = 0, in which
     the trend must vanish. clamped: share of logvar outside its clamp.
@@ -227,7 +233,7 @@ def kl(history: History, off: History | None = None, *, clamped: float | None = 
 
 @check
 def overfit(history: History) -> dict[str, list[float]]:
-    """On a small fixed set flow/nmse (or loss/flow) falls, flow/cos rises, and loss/kl is steady in the last half."""
+    """Measure the ends of flow/nmse (or loss/flow), flow/cos, and of the last half of loss/kl on a small fixed set."""
     error = next((name for name in ("flow/nmse", "loss/flow") if name in history), None)
     if error is None:
         return {}
@@ -240,31 +246,29 @@ def overfit(history: History) -> dict[str, list[float]]:
 
 @check
 def ablation_only_flow(history: History) -> dict[str, list[float]]:
-    """With the flow loss alone, 200 steps or so: flow/cos up, flow/nmse and flow/endpt_rmse@K (each K) down."""
+    """Measure the ends of flow/cos, flow/nmse and flow/endpt_rmse@K in a run of about 200 steps on the flow loss."""
     names = [name for name in history if name in ("flow/cos", "flow/nmse") or name.startswith("flow/endpt_rmse@")]
     return {name: ends(history, name) for name in names}
 
 
 @check
 def ablation_kl_off(with_kl: History, without: History, *, limit: Limits) -> dict[str, dict]:
-    """At w_kl = 0, mu no longer shrinks to 0, nor does sigma go to 1: two histories from the same start, compared."""
+    """Compare how far mu and sigma approach the prior with the KL and with w_kl = 0, from the same start."""
     return nearer(with_kl, without, limit)
 
 
 @check
 def ablation_condition_shuffled(cos: Numbers, cos_shuffled: Numbers) -> dict[str, float]:
-    """flow/cos with the right condition, and with shuffled ones (numbers, or series)."""
+    """Take flow/cos with the right conditions and with shuffled ones (numbers, or series)."""
     both = {"cos": cos, "cos_shuffled": cos_shuffled}
-    both = {name: listed(x, f"ablation_condition_shuffled: {name}") for name, x in both.items()}
-    return {n: Series.of(x).late if all(map(math.isfinite, x)) else math.nan for n, x in both.items()}
+    return {name: late(x, f"ablation_condition_shuffled: {name}") for name, x in both.items()}
 
 
 @check
 def ablation_dino_shuffled(loss: Numbers, loss_shuffled: Numbers, teacher_entropy: Numbers) -> dict[str, float]:
-    """loss/dino with each text's own targets, and with those of other images (numbers, or series).
+    """Take loss/dino with each text's own targets and with those of other images (numbers, or series).
 
-    teacher_entropy: ent/teacher, below which no cross-entropy with the targets can be.
+    teacher_entropy: ent/teacher, the lower bound of a cross-entropy with the targets.
     """
     given = {"loss": loss, "shuffled": loss_shuffled, "entropy": teacher_entropy}
-    given = {name: listed(x, f"ablation_dino_shuffled: {name}") for name, x in given.items()}
-    return {n: Series.of(x).late if all(map(math.isfinite, x)) else math.nan for n, x in given.items()}
+    return {name: late(x, f"ablation_dino_shuffled: {name}") for name, x in given.items()}

@@ -13,31 +13,33 @@ import numpy as np
 from fmpipe.diagnose.figures import Figures, Series
 from fmpipe.diagnose.read import tables
 from fmpipe.diagnose.read.facts import FACTS, facts_of
+from fmpipe.diagnose.read.lines import SIDES
 from fmpipe.diagnose.read.names import canonical
-from fmpipe.diagnose.read.rows import Gathered
-from fmpipe.diagnose.read.text import SIDES, read_text
-from fmpipe.diagnose.texts import Said
+from fmpipe.diagnose.read.series import SeriesBuilder
+from fmpipe.diagnose.read.text import read_text
+from fmpipe.diagnose.texts import Message
 from fmpipe.run_log import LOG_NAME
 
 STAGES = ("flow", "diffusion", "head", "vae")  # the main one first
+_POSTERIOR = {"stat/x_0/std": "std/mean", "stat/z/mean": "z_init/mean", "stat/z/var": "z_init/var"}
 KINDS = ("trainer_state.json", "metrics.csv", "progress.csv", "*.tfevents.*", "*.jsonl", "*.csv", "*.tsv")
 KINDS += ("scalars.json", "*.log", "*.out", "*.txt", "*.json", "*.md", "*")
 
 
 class UnknownLogError(ValueError):
-    """A log in which nothing is recognised."""
+    """A log in which nothing is recognized."""
 
 
 def read(path: str | Path, aliases: Mapping[str, str] | None = None) -> Figures:
     """Read a run's folder (its log, rotated or not; stages; config.yaml; check.json; traces), or one file.
 
     aliases: names of the log -> canonical names, in addition to the table. FileNotFoundError if there is no such file
-    or folder, UnknownLogError if nothing in it is recognised.
+    or folder, UnknownLogError if nothing in it is recognized.
     """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"no such run or log: {path}")
-    is_run_log = path.is_file() and path.name == LOG_NAME  # its rotated parts and config.yaml are beside it
+    is_run_log = path.is_file() and path.name == LOG_NAME  # the folder also has its rotated parts and config.yaml
     if path.is_file() and not is_run_log:
         out = _file(path, aliases)
     else:
@@ -47,13 +49,13 @@ def read(path: str | Path, aliases: Mapping[str, str] | None = None) -> Figures:
     if path.is_file() and len(out.unknown) == len(out.metrics) == 1 and not out.traces and _is_curve(path):
         (name,) = out.unknown
         out.metrics, out.unknown = {"loss/total": out.metrics[name]}, []
-        out.remarks = [r for r in out.remarks if r.key != "remark/unknown"] + [Said("remark/loss", name=name)]
+        out.remarks = [r for r in out.remarks if r.key != "remark/unknown"] + [Message("remark/loss", name=name)]
     known = any(canonical(name) and not name.startswith(("w/", "epoch", "run/")) for name in out.metrics)
     known = known or out.traces or out.measured or out.stages
     if not (known or any(name.startswith("const/") for name in out.constants)):
         names = f"; its names are {', '.join(out.unknown[:8])}: map them with --alias theirs=ours" * bool(out.unknown)
         raise UnknownLogError(
-            f"{path}: no metric found that is recognised{names}. Formats: JSON lines, CSV, TensorBoard, "
+            f"{path}: no metric found that is recognized{names}. Formats: JSON lines, CSV, TensorBoard, "
             f"trainer_state.json, MLflow, and printed lines such as 'step 100 loss_flow: 0.5' or "
             f"'step0: |x|=0.7889, |v|=0.4671, dt=0.0804'"
         )
@@ -69,11 +71,16 @@ def rename(figures: Figures, aliases: Mapping[str, str] | None = None) -> None:
     known = [canonical(name) or "" for name in figures.metrics]
     sides = {name: match for name in figures.metrics if (match := SIDES.fullmatch(name))}
     sides = sides if len({bool(match[1]) for match in sides.values()}) > 1 else {}  # train and val: losses
+    heads = {
+        name.rpartition("/")[0] for name in figures.metrics if (canonical(name) or "").startswith(("mu/", "logvar/"))
+    }
     posterior = any(name.startswith(("mu/", "logvar/", "z_init/", "loss/kl")) for name in known)
     for name, series in sorted(figures.metrics.items(), key=lambda item: -len(item[1].finite)):
         ours = canonical(f"{name}_loss" if name in sides and name not in (aliases or ()) else name, aliases)
         if name.lower().startswith("sigma") and not posterior and not aliases:  # that of a noise schedule
             ours = None
+        if name.rpartition("/")[0] in heads - {""}:  # beside latent/mu_rms, latent/std is that of the posterior
+            ours = _POSTERIOR.get(ours, ours)
         if ours == "" or ours in metrics:
             continue
         if ours is None:
@@ -97,9 +104,9 @@ def rename(figures: Figures, aliases: Mapping[str, str] | None = None) -> None:
     figures.unknown.sort()
     if figures.names:
         names = ", ".join(f"{theirs} = {ours}" for theirs, ours in figures.names.items())
-        figures.remarks.append(Said("remark/names", names=names))
+        figures.remarks.append(Message("remark/names", names=names))
     if figures.unknown:
-        figures.remarks.append(Said("remark/unknown", names=figures.unknown))
+        figures.remarks.append(Message("remark/unknown", names=figures.unknown))
 
 
 def _one_axis(metrics: dict[str, Series]) -> None:
@@ -126,7 +133,7 @@ def _folder(path: Path) -> Figures:
     out = stages.pop(main)
     if stages:
         out.stages = stages
-        out.remarks.insert(0, Said("remark/stages", stages=list(found), stage=main))
+        out.remarks.insert(0, Message("remark/stages", stages=list(found), stage=main))
     out.measured |= _measured(path, out)
     return out
 
@@ -145,7 +152,7 @@ def _foreign_log(path: Path) -> Path | None:
 
 
 def _is_curve(path: Path) -> bool:
-    """Tell whether a file is a TensorBoard download whose name does not say what it is: neither a tag nor a quality."""
+    """Tell whether a file is a TensorBoard download whose name contains neither a tag nor the name of a quality."""
     if re.search(r"[-_]tag[-_]|acc|reward|score|recall|precision|ssim|iou|\br2\b", path.stem, re.IGNORECASE):
         return False
     return _is_single(path.read_bytes()[:200])
@@ -183,7 +190,7 @@ def _log_folder(path: Path) -> Figures:
             }
     out = _merged(parts, files) if files else Figures()
     if len(files) > 1 and files[-1].name == LOG_NAME:
-        out.remarks.insert(0, Said("remark/rotated", files=[p.name for p in files]))
+        out.remarks.insert(0, Message("remark/rotated", files=[p.name for p in files]))
     out.stage = path.name if path.name in STAGES else ""
     run = path.parent if out.stage else path
     if (run / "config.yaml").is_file():
@@ -193,7 +200,7 @@ def _log_folder(path: Path) -> Figures:
             out.config = dict(yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")))
             out.facts = facts_of(run, out.config)
         except (yaml.YAMLError, TypeError, ValueError) as error:
-            out.remarks.append(Said("remark/skipped", file="config.yaml", why=" ".join(str(error).split())))
+            out.remarks.append(Message("remark/skipped", file="config.yaml", why=" ".join(str(error).split())))
     for p in sorted(path.glob("trace*")):
         if p not in files and p.suffix in (".jsonl", ".csv", ".txt"):
             out.traces += _file(p).traces
@@ -209,7 +216,9 @@ def _measured(path: Path, figures: Figures) -> dict[str, dict]:
                 measured = dict(_floats(json.loads(place.read_text(encoding="utf-8"))["measured"]))
                 return {name: x for name, x in measured.items() if "not_measured" not in x}
             except (TypeError, ValueError, KeyError) as error:
-                figures.remarks.append(Said("remark/skipped", file=place.name, why=str(error) or type(error).__name__))
+                figures.remarks.append(
+                    Message("remark/skipped", file=place.name, why=str(error) or type(error).__name__)
+                )
     return {}
 
 
@@ -261,13 +270,9 @@ def _merged(parts: list[Figures], files: list[Path]) -> Figures:
     """Join the parts of one log, oldest first."""
     if len(parts) == 1:
         return parts[0]
-    joined = Gathered()
+    joined = SeriesBuilder()
     for part in parts:
-        joined.lines += part.lines
-        joined.texts |= part.texts
-        joined.constants = part.constants | joined.constants
-        for name, x in part.metrics.items():
-            joined.add(name, x.steps, x.values)
+        joined.join(part)
     out = joined.figures(files[-1].name)
     out.traces = [trace for part in parts for trace in part.traces]
     out.seconds = sum(part.seconds or 0.0 for part in parts) or None

@@ -10,7 +10,7 @@ FACTS = ("vae_digest", "resolution", "latent_size", "scale")
 
 
 def facts_of(folder: Path, config: dict) -> dict[str, object]:
-    """Return what a run's folder says about :data:`FACTS`: from its config.yaml, and from its autoencoder."""
+    """Return the :data:`FACTS` of a run from its config.yaml and its autoencoder."""
     facts: dict[str, object] = {}
     data, own = (x if isinstance(x := config.get(key), dict) else {} for key in ("data", "vae"))
     if size := data.get("size"):

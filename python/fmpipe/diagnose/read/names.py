@@ -1,6 +1,6 @@
 """Canonical names of metrics, and the names that other trackers and training scripts give them.
 
-A name is split into words. Words that say nothing (``train``, ``avg``) are dropped, and what is left is looked up in
+A name is split into words. Words without meaning (``train``, ``avg``) are dropped, and the others are looked up in
 :data:`_COMPOSED`, a table of words that a name must and may have. Losses, gradients and weights are put together from
 their words: ``optim/grad_norm_sem`` has the words grad, norm and sem, a gradient of the semantic loss.
 """
@@ -215,7 +215,7 @@ def _canonical(name: str) -> str | None:
     if match := _AT.fullmatch(name):  # val_loss_t0.05
         found = _canonical(f"{match[1]}_t{min(9, int(float(match[2]) * 10))}")
         return found if found and "flow/" in found else None
-    if re.search(r"\w[(\[]\w[\w-]*[)\]]", name):  # H(teacher), loss[ema]; or a unit, which says nothing
+    if re.search(r"\w[(\[]\w[\w-]*[)\]]", name):  # H(teacher), loss[ema]; or a unit, which is dropped
         found = _canonical(re.sub(r"[()\[\]]+", "_", name))
         inner = re.search(r"\w\(([\w*]+)\)", name)
         if found is not None or (inner and (_TENSOR.fullmatch(inner[1]) or inner[1].lower() in SHUFFLED)):
@@ -238,7 +238,7 @@ def _canonical(name: str) -> str | None:
     words = [word for word in words if word not in HELD_OUT and word not in ("ema", "held", "out")]
     if len(words) > 1 and words[-1] in ("step", "epoch"):  # Lightning's suffixes
         words = words[:-1]
-    # As it is, then without words that say nothing: "x_0/mean" needs its last word, "mean_loss" does not.
+    # As it is, then without words without meaning: "x_0/mean" needs its last word, "mean_loss" does not.
     plain = [word for word in words if word not in IGNORED]
     tries = [words, plain]
     if re.search(r"[/.: ]", name.strip()):  # groups in front, as in "optim/grad_norm"

@@ -7,7 +7,7 @@ from functools import lru_cache
 from fmpipe.diagnose.figures import SamplingTrace
 from fmpipe.diagnose.read.names import OWN, SHUFFLED, canonical
 from fmpipe.diagnose.read.prose import NAMES, NUMBER, N
-from fmpipe.diagnose.read.rows import Row, whole
+from fmpipe.diagnose.read.series import Row, whole
 
 _TEXT = re.compile(
     rf"\b(\w*cos\w*)\s*[(\[]\s*(['\"“]?)([^,()\[\]]+?)\2?[”]?\s*(?:,|\||vs\.?)\s*['\"“]?([^()\[\]]+?)['\"”]?\s*[)\]]\s*(?:=|:|≈|->|→)?\s*{N}",
@@ -46,7 +46,7 @@ _FULL = re.compile(r"fp32|float32|fp64|float64", re.I)
 
 @lru_cache(4096)
 def role(key: str) -> str:
-    """Return what a key stands for in a probe: t, n (number of steps), x, v, dt, cos, ratio; or the key itself."""
+    """Return the role of a key in a probe: t, n (number of steps), x, v, dt, cos, ratio; or the key itself."""
     low = re.sub(r"\s*步$", "", key.lower().strip(" =:()"))
     if _TIME.fullmatch(low):
         return "t"
@@ -95,7 +95,7 @@ class Probes:
         self.left: list[Row] = []  # what else such rows have
 
     def take(self, row: Row | None, line: str, context: str) -> bool:
-        """Take a row, or what a line says without being one; False if it belongs to a training."""
+        """Take the numbers of a row or a line; False if they belong to a training."""
         where = f"{context} {line}"
         line = re.sub(r"\b(mu|mean|z0?)[(\[]([^()\[\]]*)[)\]]", r"\1_\2", line)
         if pairs := [p for p in _TEXT.findall(line) if not re.fullmatch(NAMES, p[2].strip(), re.I)]:
@@ -147,7 +147,7 @@ class Probes:
         if means and pair not in self.means:
             self.texts[pair] = []
             self.means.add(pair)
-        if means or pair not in self.means:  # beside means, samples say nothing
+        if means or pair not in self.means:  # samples are meaningless if means are known
             self.texts.setdefault(pair, []).append(cos)
         return True
 
@@ -155,7 +155,7 @@ class Probes:
         """Take what is measured with the right condition and with another one."""
         sides = {key: side for key in row.values if (side := condition(key))}
         shuffled = {kind for kind, side in sides.values() if side == "shuffled"}
-        for key in row.values:  # beside mse(shuffled), mse is that of the right condition
+        for key in row.values:  # next to mse(shuffled), mse belongs to the right condition
             kind = {"flow/cos": "cos", "flow/nmse": "loss"}.get(known := canonical(key) or "", "")
             kind = kind or ("loss" if known in ("loss/mse", "loss/flow", "loss/total") else "")
             if kind in shuffled and (kind, "own") not in sides.values() and key not in sides:
@@ -166,7 +166,7 @@ class Probes:
         return bool(taken)
 
     def _by_time(self, row: Row, t: float | None) -> bool:
-        """Keep correlations and errors at a t beside the cosine."""
+        """Keep the correlations and errors of a row at t."""
         kept = {}
         for key, x in row.values.items():
             known = canonical(key) or ""
@@ -217,7 +217,7 @@ class Probes:
                 if re.search(r"m?se|err|rms|误差|^euler$|^heun$", k, re.I) and x is not None
             }
             errors = {k: x for k, x in errors.items() if not re.match(r"r?mse_[xz]_?0_[xz]_?1", k, re.I)}
-            if not errors and kind and not line:  # the columns of a table whose title says what they are
+            if not errors and kind and not line:  # the columns of a table whose title names them
                 known = {by["n"][0], *(k for k in row.values if canonical(k) is not None or role(k) != k)}
                 errors = {k: x for k, x in row.values.items() if k not in known and x is not None}
             gain = next((x for k, x in row.values.items() if k.lower() in ("gain", "fm_gain")), None)
@@ -273,7 +273,7 @@ class Probes:
                 found = {"flow/cond_gain_cos": a - b, "printed": True} if kind == "cos" else {"own": a, "shuffled": b}
                 out["condition_use"] = out.get("condition_use", {}) | found
         sides = {pair: {p.strip() for p in pair.split(" | ")} for pair in self.texts}
-        sure = self.means or set(self.texts)  # beside means, samples say nothing
+        sure = self.means or set(self.texts)  # samples are meaningless if means are known
         same = [x for pair, xs in self.texts.items() for x in xs if pair in sure and len(sides[pair]) == 1]
         others = {pair: xs[-1] for pair, xs in self.texts.items() if pair in sure and len(sides[pair]) == 2}
         if others:

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import numpy as np
 
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.read.names import EPOCHS, STEPS, canonical
-from fmpipe.diagnose.read.rows import Gathered, Row, flat_numbers, gathered, is_plain, number, take, whole
+from fmpipe.diagnose.read.series import Row, SeriesBuilder, figures_of, flat_numbers, is_plain, number, whole
 from fmpipe.diagnose.read.text import read_text
-from fmpipe.diagnose.texts import Said
+from fmpipe.diagnose.texts import Message
 
 BLOCK = 16 << 20  # bytes parsed at a time: what a log needs of memory is this, some times over, and its numbers
 _BARE = re.compile(rb"([:\[,]\s*)(NaN|-?Infinity)(?=\s*[,\]}])")
@@ -27,7 +28,7 @@ _POINTS = (("x", "y"), ("steps", "values"), ("step", "value"), ("iterations", "v
 def json_lines(path: Path) -> Figures:
     import polars as pl
 
-    kept, torn, last_torn, numbered = Gathered(), 0, False, True
+    kept, torn, last_torn, numbered = SeriesBuilder(), 0, False, True
     for block, is_last in _blocks(path):
         if b"NaN" in block or b"Infinity" in block:  # bare, as json.dumps writes them, they are not JSON
             block = _BARE.sub(rb'\1"\2"', block)
@@ -45,17 +46,17 @@ def json_lines(path: Path) -> Figures:
             except pl.exceptions.PolarsError:  # one name with values of several types
                 _mixed(block, kept)
                 continue
-        numbered &= take(frame, kept)
+        numbered &= kept.add_frame(frame)
     out = kept.figures(path.name)
     if torn:
-        said = Said("remark/torn_last") if last_torn else ""
-        out.remarks.append(Said("remark/torn", count=torn, file=path.name, last=said))
+        last = Message("remark/torn_last") if last_torn else ""
+        out.remarks.append(Message("remark/torn", count=torn, file=path.name, last=last))
     if not numbered:
-        out.remarks.append(Said("remark/no_steps", file=path.name))
+        out.remarks.append(Message("remark/no_steps", file=path.name))
     return out
 
 
-def _mixed(block: bytes, kept: Gathered) -> None:
+def _mixed(block: bytes, kept: SeriesBuilder) -> None:
     """Add the lines of a block in which a name has values of several types."""
     for line in block.split(b"\n"):
         if line.strip():
@@ -67,7 +68,7 @@ def _mixed(block: bytes, kept: Gathered) -> None:
             _texts(found, "", kept.texts)
             for name, x in row.items():
                 if x is not None:
-                    kept.add(name, at, np.array([x]))
+                    kept.add(name, at, [x])
 
 
 def _blocks(path: Path) -> Iterator[tuple[bytes, bool]]:
@@ -112,7 +113,7 @@ def json_document(path: Path) -> Figures:
         return read_text("\n".join("".join(out.get("text", ())) for out in cells), path.name)
     rows, texts = list(_walk(data, _metric_of(path) if isinstance(data, list) else "")), {}
     _texts(data, "", texts)
-    out = gathered(
+    out = figures_of(
         path.name, sorted(rows, key=lambda row: row.step or 0) if all(len(r.values) < 2 for r in rows) else rows
     )
     out.texts |= texts
@@ -146,7 +147,7 @@ def yaml_stream(text: str, name: str) -> Figures | None:
     except yaml.YAMLError:
         return None
     rows = [flat_numbers(x) for x in loaded]
-    return gathered(name, [Row(_step_of(row), None, row) for row in rows]) if len(rows) > 1 else None
+    return figures_of(name, [Row(_step_of(row), None, row) for row in rows]) if len(rows) > 1 else None
 
 
 def _walk(node: object, path: str) -> Iterator[Row]:
@@ -231,7 +232,7 @@ def csv(path: Path) -> Figures:
     except pl.exceptions.PolarsError:  # not a table after all
         return read_text(text, path.name)
     frame = _renamed(frame, {c: c.strip().lstrip("#\ufeff").strip() or c for c in frame.columns})
-    # W&B's charts: "run - metric", with the smallest and largest of each bin beside it
+    # W&B's charts: "run - metric", with columns for the smallest and largest value of each bin
     frame = frame.select([c for c in frame.columns if not c.endswith(("__MIN", "__MAX"))])
     short = {c: c.rpartition(" - ")[2].strip() for c in frame.columns if " - " in c}
     first = {name: c for c, name in reversed(short.items())}  # of several runs, the first
@@ -252,18 +253,18 @@ def csv(path: Path) -> Figures:
         not any(s in lower for s in (*STEPS, *EPOCHS) if s not in ("steps", "i")) and len(frame) < 4000
     ):  # a study, not a run
         rows = ("\t".join("-" if x is None else str(x) for x in row) for row in (frame.columns, *frame.rows()))
-        said = (line.strip("# ") for line in lines[:200] if line.startswith("#"))
-        study = read_text("\n".join((f"# {path.stem}:", *said, *rows)), path.name)
+        comments = (line.strip("# ") for line in lines[:200] if line.startswith("#"))
+        study = read_text("\n".join((f"# {path.stem}:", *comments, *rows)), path.name)
         known = {canonical(c) for c in frame.columns} - {None, ""}
         if not known and not (study.measured or study.traces):
             study = read_text("\n".join(lines), path.name)  # not a table, or one with a title
         if study.measured or study.traces or {canonical(n) for n in study.metrics} - {None, ""} - known:
             return study
-    kept = Gathered()
-    numbered = take(frame, kept)
+    kept = SeriesBuilder()
+    numbered = kept.add_frame(frame)
     out = kept.figures(path.name)
     if not numbered:
-        out.remarks.append(Said("remark/no_steps", file=path.name))
+        out.remarks.append(Message("remark/no_steps", file=path.name))
     return out
 
 
@@ -283,19 +284,14 @@ def _is_units(cells: list[str]) -> bool:
 
 
 def _long(file: str, frame, name: str, value: str, step: str) -> Figures:
+    """Read a table with one metric per row."""
     import polars as pl
 
-    kept = Gathered()
+    kept, numbers = SeriesBuilder(), pl.col(step, value).cast(pl.Float64, strict=False)
     kept.lines = len(frame)
-    columns = [frame[step].cast(pl.Float64, strict=False), frame[value].cast(pl.Float64, strict=False), frame[name]]
-    rows: dict[str, tuple[list, list]] = {}
-    for at, x, key in zip(*columns):
-        if at is not None and key is not None:
-            steps, values = rows.setdefault(key, ([], []))
-            steps.append(whole(at) or 0)
-            values.append(np.nan if x is None else x)
-    for key, (steps, values) in rows.items():
-        kept.add(key, np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64))
+    rows = frame.select(pl.col(name), numbers).drop_nulls([name, step])
+    for (key,), part in rows.group_by(name, maintain_order=True):
+        kept.add(key, part[step].cast(pl.Int64, strict=False).fill_null(0), part[value].fill_null(np.nan))
     return kept.figures(file)
 
 
@@ -306,35 +302,30 @@ def events(path: Path) -> Figures:
         from tensorboard.util import tensor_util
     except ImportError as error:
         raise ImportError(f"{path.name} is a TensorBoard file: pip install tensorboard ({error})") from None
-    kept, rows = Gathered(), {}
+    kept, points = SeriesBuilder(), defaultdict(list)
     for event in EventFileLoader(str(path)).Load():
         for value in event.summary.value:
             kept.lines += 1
             kept.times.append(event.wall_time)
             array = tensor_util.make_ndarray(value.tensor)
             if array.dtype.kind in "fiu" and array.size == 1:
-                rows.setdefault(value.tag, ([], []))
-                rows[value.tag][0].append(event.step)
-                rows[value.tag][1].append(float(array.reshape(-1)[0]))
+                points[value.tag].append((event.step, float(array.reshape(-1)[0])))
             elif array.dtype == object and array.size:
                 kept.texts[value.tag.removesuffix("/text_summary")] = array.reshape(-1)[0].decode("utf-8", "replace")
-    for name, (steps, values) in rows.items():
-        kept.add(name, np.array(steps, dtype=np.int64), np.array(values))
-    for name in [n for n in kept.parts if n.startswith("const/") and n.rpartition("/")[2].isdigit()]:
-        kept.constants.setdefault(name.rpartition("/")[0], []).append(float(kept.parts.pop(name)[1][0][-1]))
+    for name, found in points.items():
+        stem, _, index = name.rpartition("/")
+        if name.startswith("const/") and index.isdigit():
+            kept.constants.setdefault(stem, []).append(found[-1][1])
+        else:
+            kept.add(name, *zip(*found))
     return kept.figures(path.name)
 
 
 def event_folders(path: Path) -> Figures:
-    """Read event files in several folders, such as train and val, whose names go before those of the metrics."""
-    kept = Gathered()
+    """Read event files in several folders, such as train and val, whose names become prefixes of the metrics."""
+    kept = SeriesBuilder()
     for file in sorted(path.rglob("*tfevents*")):
-        part = events(file)
-        kept.lines += part.lines
-        kept.texts |= part.texts
-        kept.constants |= part.constants
-        for name, series in part.metrics.items():
-            kept.add(f"{file.parent.name}/{name}", series.steps, series.values)
+        kept.join(events(file), f"{file.parent.name}/")
     return kept.figures(path.name)
 
 
@@ -346,7 +337,7 @@ def is_mlflow(folder: Path) -> bool:
 
 def mlflow(path: Path) -> Figures:
     """Read MLflow's folder ``metrics``: a file for each metric, with lines ``timestamp value step``; or one file."""
-    kept = Gathered()
+    kept = SeriesBuilder()
     for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
         rows = [line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
         rows = [(at, row) for at, row in enumerate(rows) if len(row) in (2, 3) and MLFLOW.match(" ".join(row).encode())]
@@ -354,5 +345,5 @@ def mlflow(path: Path) -> Figures:
             name = file.relative_to(path).as_posix() if file != path else file.name
             kept.lines += len(rows)
             steps = [int(row[2]) if len(row) == 3 else at for at, row in rows]  # old versions write no step
-            kept.add(name, np.array(steps), np.array([float(row[1]) for _, row in rows]))
+            kept.add(name, steps, [float(row[1]) for _, row in rows])
     return kept.figures(path.name)

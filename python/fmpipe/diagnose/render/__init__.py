@@ -1,4 +1,4 @@
-"""What both commands say about their findings, in three forms: terminal, Markdown and an HTML page."""
+"""The parts that the three outputs of both commands share: terminal table, Markdown and HTML page."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,17 +6,17 @@ from fmpipe.diagnose.engine import RULES, evaluated
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.rule import Finding
 from fmpipe.diagnose.rules.data import LOSSES
-from fmpipe.diagnose.texts import Said, into, word
+from fmpipe.diagnose.texts import Message, into, word
 
 MARKS = {"fail": "❌", "warn": "⚠️", "pass": "✅", "skipped": "❔"}
-ENOUGH = 0.5  # of the rules that a log can feed: with fewer, nothing is said to be healthy
+ENOUGH = 0.5  # of the rules that a log can feed: with fewer, nothing is values to be healthy
 LISTED = 14  # names of metrics to log
 FIRST = ("loss/", "val/", "lr", "grad/", "flow/", "std/", "mu/", "scale/", "step/")  # the order in which to name them
 MODEL = ("vae_round_trip", "text_path", "scale", "one_step", "shooting", "endpoint", "probes")  # of a check with images
 
 
 def headline(findings: Sequence[Finding], lang: str) -> str:
-    """Return the verdict in a sentence: what to begin with, or how much could be judged at all."""
+    """Return the verdict in one sentence: what to fix first, or how many rules could be evaluated."""
     judged, every = evaluated(findings)
     for status, key, name in (("fail", "wrong", "confirmed"), ("warn", "warned", "warned")):
         if found := [f for f in findings if f.status == status]:
@@ -69,41 +69,41 @@ def follows(finding: Finding, lang: str) -> str:
     return word(lang, "follows", causes=list(finding.causes)) if finding.causes else word(lang, "root")
 
 
-def facts(figures: Figures) -> Iterator[Said]:
+def facts(figures: Figures) -> Iterator[Message]:
     """Yield what the log shows in general: the losses, and whether everything is finite."""
     for stage, part in figures.all_stages.items():
         loss = part.first_of(*LOSSES)
         if loss is not None:
             name = next(n for n, x in part.metrics.items() if x is loss)
             drop = 100 * (loss.last10 / loss.first10 - 1) if loss.first10 else 0.0
-            said = {"first": loss.first10, "last": loss.last10, "drop": drop, "count": loss.count}
-            yield Said("finding/loss", name=f"{stage} {name}".strip(), **said)
+            values = {"first": loss.first10, "last": loss.last10, "drop": drop, "count": loss.count}
+            yield Message("finding/loss", name=f"{stage} {name}".strip(), **values)
     every = {n: x for part in figures.all_stages.values() for n, x in part.metrics.items()}
     if every:
         bad = [n for n, x in every.items() if x.nonfinite]
-        yield Said("finding/nonfinite", names=bad) if bad else Said("finding/finite", count=len(every))
+        yield Message("finding/nonfinite", names=bad) if bad else Message("finding/finite", count=len(every))
 
 
-def observations(figures: Figures) -> Iterator[Said]:
+def observations(figures: Figures) -> Iterator[Message]:
     """Yield what is odd but not a fault: contradictions in stated numbers, dtypes, then remarks on the log."""
     for part in figures.all_stages.values():
         for name, x in part.metrics.items():
             slack = 1e-3 * max(abs(x.min), abs(x.max))
             ends = [y for y in (x.first10, x.last10) if y == y]
             if "loss" in name and not all(x.min - slack <= y <= x.max + slack for y in ends):
-                yield Said("remark/contradiction", name=name, low=x.min, high=x.max, first=x.first10, last=x.last10)
+                yield Message("remark/contradiction", name=name, low=x.min, high=x.max, first=x.first10, last=x.last10)
         kinds = {n.split("/")[1]: kind for n, kind in part.texts.items() if n.endswith("/dtype") and "float" in kind}
         a = next((n for n in ("predicted_x0", "v_pred", "x_t") if n in kinds), None)
         b = next((n for n in ("x_0_target", "x_0", "noise") if a and kinds.get(n, kinds[a]) != kinds[a]), None)
         if a and b:
-            yield Said("remark/dtype", a=a, a_type=kinds[a], b=b, b_type=kinds[b])
+            yield Message("remark/dtype", a=a, a_type=kinds[a], b=b, b_type=kinds[b])
         yield from part.remarks
 
 
-def advices(findings: Sequence[Finding]) -> list[Said]:
+def advices(findings: Sequence[Finding]) -> list[Message]:
     """Return the advice of root causes, then of the others: what cures the first may cure all."""
     todo = dict.fromkeys(a for f in findings if f.status == "fail" for a in f.advices)
-    return list(todo) or [Said("go_on")]
+    return list(todo) or [Message("go_on")]
 
 
 def about(figures: Figures, lang: str) -> dict[str, str]:

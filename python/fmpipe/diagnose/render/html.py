@@ -82,7 +82,7 @@ def _list(lines: Iterable, lang: str) -> str:
 def _evidence(finding: Finding, lang: str) -> str:
     signs = {"pass": '<b class="ok">✓</b> ', "skipped": ""}
     rows = ((signs.get(e.status, '<b class="bad">✗</b> '), escape(e.into(lang))) for e in finding.evidence)
-    return f"<ul>{''.join(f'<li>{sign}{said}</li>' for sign, said in rows)}</ul>"
+    return f"<ul>{''.join(f'<li>{sign}{text}</li>' for sign, text in rows)}</ul>"
 
 
 def html(
@@ -98,7 +98,7 @@ def html(
     """Return the page.
 
     Args:
-        other: run B, drawn beside.
+        other: run B, drawn into the same plots.
         refresh: seconds after which a browser reads the page again; 0 for never.
         pictures: images by name, of ``fmpipe check``.
         settings: of ``fmpipe check``.
@@ -141,7 +141,8 @@ def html(
     body.append(f"<h2>{word(lang, 'advice')}</h2>{_list(advices(findings), lang)}")
     if pictures:
         shown = "".join(
-            f'<figure class="wide"><img src="{embedded(image)}" alt=""><figcaption>{name}.png</figcaption></figure>'
+            f'<figure class="wide"><img src="{embedded(image)}" alt="">'
+            f"<figcaption>{escape(name)}.png</figcaption></figure>"
             for name, image in pictures.items()
         )
         body.append(f"<h2>{word(lang, 'pictures')}</h2>{shown}")
@@ -149,7 +150,8 @@ def html(
         body.append(f"<h2>{word(lang, 'settings')}</h2>{table(dict(settings))}")
     if figures.lines:
         body.append(f"<h2>{word(lang, 'log')}</h2>{table(about(figures, lang))}")
-    data = json.dumps({"log": word(lang, "plot/log"), "charts": charts}, ensure_ascii=False).replace("</", "<\\/")
+    data = json.dumps({"log": word(lang, "plot/log"), "charts": charts}, ensure_ascii=False)
+    data = data.replace("<", "\\u003c")  # "<!--<script>" would keep the browser from seeing the end of the script
     again = f'<meta http-equiv="refresh" content="{refresh:g}">' if refresh else ""
     script = f'<script type="application/json" id="data">{data}</script><script>{SCRIPT}</script>'
     title = f"{word(lang, 'report')} {figures.source}".strip()

@@ -10,7 +10,7 @@ from fmpipe.diagnose.render import headline, label, needs, tree
 from fmpipe.diagnose.rule import Finding
 from fmpipe.diagnose.texts import into, word
 
-COLOURS = {"fail": "red", "warn": "yellow", "pass": "green"}
+COLORS = {"fail": "red", "warn": "yellow", "pass": "green"}
 
 
 def tell(findings: Sequence[Finding], out: Console, lang: str = "en", words: str = "check") -> None:
@@ -21,7 +21,7 @@ def tell(findings: Sequence[Finding], out: Console, lang: str = "en", words: str
     table = Table(word(lang, "rule"), word(lang, "verdict"), word(lang, "evidence"), show_lines=True)
     for f in findings:
         if f.status != "skipped":
-            status = f"[{COLOURS[f.status]}]{word(lang, f'{words}/{f.status}')}[/]"
+            status = f"[{COLORS[f.status]}]{word(lang, f'{words}/{f.status}')}[/]"
             title = f.name if f.status == "pass" else f"{escape(label(f, lang))}\n[dim]{f.name}[/]"
             todo = [str(into(a, lang)) for a in f.advices]
             table.add_row(title, status, escape("\n".join([f.says(lang), *todo])))
@@ -31,10 +31,10 @@ def tell(findings: Sequence[Finding], out: Console, lang: str = "en", words: str
     for reason in dict.fromkeys(why.values()):
         names = [name for name in why if why[name] == reason]
         out.print(escape(word(lang, "skipped", why=reason, names=names)), highlight=False, soft_wrap=True)
-    said = f"[b]{escape(headline(findings, lang))}[/b]"
+    summary = f"[b]{escape(headline(findings, lang))}[/b]"
     roots = tree(findings)
     if roots and roots[0][1]:
-        said += " " + escape(word(lang, "explains", names=[f.name for f in roots[0][1]]))
-    out.print(said, highlight=False, soft_wrap=True)
+        summary += " " + escape(word(lang, "explains", names=[f.name for f in roots[0][1]]))
+    out.print(summary, highlight=False, soft_wrap=True)
     if words == "status":
         out.print(escape(needs(findings, lang)), highlight=False, soft_wrap=True)

@@ -1,5 +1,5 @@
 """Every rule, by topic. Importing this package registers them; :data:`fmpipe.diagnose.engine.CAUSES` orders them."""
 
-from fmpipe.diagnose.rules import autoencoder, course, data, field, sampling, training
+from fmpipe.diagnose.rules import autoencoder, data, field, loss_curve, sampling, training
 
-__all__ = ["autoencoder", "course", "data", "field", "sampling", "training"]
+__all__ = ["autoencoder", "data", "field", "loss_curve", "sampling", "training"]

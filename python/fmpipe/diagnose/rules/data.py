@@ -17,8 +17,14 @@ TIMES = {
     "mixed": (0.5, 0.2517),
     "early": (1 / 3, 0.2357),
 }
-BETAS = {"linear": (1e-4, 0.02), "scaled_linear": (0.00085, 0.012)}  # DDPM's, Stable Diffusion's
 STEPS = 1000
+_ABAR = np.cos((np.arange(STEPS + 1) / STEPS + 0.008) / 1.008 * math.pi / 2) ** 2
+COSINE = np.minimum(1 - _ABAR[1:] / _ABAR[:-1], 0.999)  # the betas of improved DDPM
+BETAS = {  # DDPM's, Stable Diffusion's, improved DDPM's
+    "linear": (1e-4, 0.02),
+    "scaled_linear": (0.00085, 0.012),
+    "cosine": (float(COSINE[0]), float(COSINE[-1])),
+}
 LOSSES = ("loss/flow", "loss/diffusion", "loss/mse", "loss/total")
 NONFINITE = {  # which rule is to blame for the first tensor that is not finite, in the order they are computed
     "input_range": ("stat/x_0/nonfinite",),
@@ -29,9 +35,10 @@ NONFINITE = {  # which rule is to blame for the first tensor that is not finite,
 
 def is_pixels(f: Figures) -> bool:
     """Tell whether x_0 are images and not latents: an autoencoder's stage, or all of it in [-1, 1] or from 0 on."""
-    low, high = f.first_of("stat/x_0/min"), f.first_of("stat/x_0/max")
-    bounded = low is not None and high is not None
-    bounded = bounded and (low.min >= 0 or (-1.01 <= low.min <= -0.95 and 0.95 <= high.max <= 1.01))
+    bounded = False
+    if ends := f.range_of("x_0"):
+        low, high = ends[0].min, ends[1].max
+        bounded = low >= 0 or (-1.01 <= low <= -0.95 and 0.95 <= high <= 1.01)
     trained = "vae/psnr" in f.metrics and "loss/flow" not in f.metrics and "stat/noise/std" not in f.metrics
     return f.stage == "vae" or (trained and len(f.metrics["vae/psnr"].values) > 50) or bounded
 
@@ -44,7 +51,7 @@ def bad_elements(f: Figures, *names: str) -> tuple[int, float]:
 
 
 def finite_tensors(f: Figures, owner: str) -> Iterator[Evidence]:
-    """Nothing is NaN or infinite in these tensors; otherwise one that was so before, or a loss, is the cause."""
+    """Judge whether the tensors of a rule are finite. Tensors or losses that were not finite before are the cause."""
     names = [name for name in NONFINITE[owner] if name in f.metrics]
     if not names:
         return
@@ -73,49 +80,45 @@ def input_range(f: Figures, limit: Limits) -> Iterator[Evidence]:
     yield from finite_tensors(f, "input_range")
     if is_pixels(f):
         return
-    low, high = f.first_of("stat/x_0/min"), f.first_of("stat/x_0/max")
     if (mean := f.first_of("stat/x_0/mean")) is not None:
-        said = {"median": mean.median, "low": mean.min, "high": mean.max}
-        yield say(abs(mean.median) <= limit["input/mean"], "input/mean", **said)
+        values = {"median": mean.median, "low": mean.min, "high": mean.max}
+        yield say(abs(mean.median) <= limit["input/mean"], "input/mean", **values)
     if (std := f.first_of("stat/x_0/std")) is not None:
         ok = limit["input/std_low"] <= std.median <= limit["input/std_high"]
         yield say(ok, "input/std", median=std.median, low=std.min, high=std.max)
-    if low is not None and high is not None:
-        yield say("pass", "input/range", low=low.min, high=high.max)
+    if ends := f.range_of("x_0"):
+        yield say("pass", "input/range", low=ends[0].min, high=ends[1].max)
 
 
 @rule("stat/pixels/min", "stat/pixels/max")
 def image_range(f: Figures, limit: Limits) -> Iterator[Evidence]:
     if m := f.measured.get("image_range"):
         yield _range(m["low"], m["high"], m["nonfinite"], limit)
-    elif is_pixels(f) and (low := f.first_of("stat/x_0/min")) and (high := f.first_of("stat/x_0/max")):
-        yield _range(low.min, high.max, 0, limit)
-    elif (low := f.first_of("stat/pixels/min")) and (high := f.first_of("stat/pixels/max")):
-        # another normalisation than [-1, 1] is possible here, unlike 0 to 255 or 0 to 1
-        wrong = high.median > 2.7 or (low.median > -0.05 and high.median > 0.5)
-        yield (
-            _range(low.median, high.median, 0, limit)
-            if wrong
-            else say("pass", "pixels/range", low=low.median, high=high.median)
-        )
+    elif is_pixels(f) and (ends := f.range_of("x_0")):
+        yield _range(ends[0].min, ends[1].max, 0, limit)
+    elif ends := f.range_of("pixels"):
+        low, high = (x.median for x in ends)
+        # another normalization than [-1, 1] is possible here, unlike 0 to 255 or 0 to 1
+        wrong = high > 2.7 or (low > -0.05 and high > 0.5)
+        yield _range(low, high, 0, limit) if wrong else say("pass", "pixels/range", low=low, high=high)
     elif (mean := f.first_of("stat/pixels/mean")) and (std := f.first_of("stat/pixels/std")):
         wrong = std.median > 3 or (mean.median > 0.25 and std.median < 0.45)
         yield say(not wrong, "pixels/stats", ["scale_factor"], mean=mean.median, std=std.median)
 
 
 def _range(low: float, high: float, bad: int, limit: Limits) -> Evidence:
-    slack, said = limit["data/range"], {"low": low, "high": high}
+    slack, values = limit["data/range"], {"low": low, "high": high}
     if bad:
         return say("fail", "pixels/nonfinite", count=bad)
     if low >= -slack and high > 2:
-        return say("fail", "pixels/bytes", **said)
+        return say("fail", "pixels/bytes", **values)
     if low < -1 - slack or high > 1 + slack:
-        return say("fail", "pixels/beyond", **said)
+        return say("fail", "pixels/beyond", **values)
     if low == high:
         return say("warn", "pixels/flat", low=low)
     if low >= 0:
-        return say("fail", "pixels/unit", **said)
-    return say("fail", "pixels/half", **said) if high <= 0 else say("pass", "pixels/range", **said)
+        return say("fail", "pixels/unit", **values)
+    return say("fail", "pixels/half", **values) if high <= 0 else say("pass", "pixels/range", **values)
 
 
 @measured_rule
@@ -124,20 +127,20 @@ def same_augmentation(m: dict, limit: Limits) -> Iterator[Evidence]:
         yield say("pass", "augmentation/same", difference=m["difference"])
     for kind, count in m["kinds"].items() if m["difference"] > limit["data/same"] else ():
         if kind != "same":
-            said = {"difference": m["difference"], "count": count, "of": sum(m["kinds"].values())}
-            yield say("fail", f"augmentation/{kind}", **said)
+            values = {"difference": m["difference"], "count": count, "of": sum(m["kinds"].values())}
+            yield say("fail", f"augmentation/{kind}", **values)
 
 
 @measured_rule
 def pairing(m: dict, limit: Limits) -> Iterator[Evidence]:
     gain, error, least = m["true"] - m["shuffled"], m["error"], limit["data/pairing"]
-    said = {"true": m["true"], "shuffled": m["shuffled"], "gain": gain, "error": error}
+    values = {"true": m["true"], "shuffled": m["shuffled"], "gain": gain, "error": error}
     if not gain > least + limit["data/pairing_fail"] * error:
-        yield say("fail", "pairing/chance", **said)
+        yield say("fail", "pairing/chance", **values)
     elif not gain > least + limit["data/pairing_warn"] * error:
-        yield say("warn", "pairing/weak", **said)
+        yield say("warn", "pairing/weak", **values)
     else:
-        yield say("pass", "pairing/good", **said)
+        yield say("pass", "pairing/good", **values)
 
 
 @rule("text/cos", "text/same")
@@ -150,21 +153,21 @@ def text_path(f: Figures, limit: Limits) -> Iterator[Evidence]:
         return
     cosines, same = m["cosines"], m.get("same")
     mean, nearest = sum(cosines.values()) / len(cosines), max(cosines, key=cosines.get)
-    said = {"mean": mean, "nearest": nearest, "max": cosines[nearest], "same": same}
+    values = {"mean": mean, "nearest": nearest, "max": cosines[nearest], "same": same}
     if same is not None and same < most:
         if same - mean <= max((1 - most) * same, 4 * m.get("noise", 0.0)):
-            yield say("skipped", "text/samples", **said)
+            yield say("skipped", "text/samples", **values)
             return
         most *= min(same, 1.0)
     elif same is None and m.get("sampled") and mean < most:
-        yield say("skipped", "text/control", **said)
+        yield say("skipped", "text/control", **values)
         return
     if not mean < most:
-        yield say("fail", "text/ignored", **said)
+        yield say("fail", "text/ignored", **values)
     elif cosines[nearest] >= most:
-        yield say("warn", "text/near", **said)
+        yield say("warn", "text/near", **values)
     else:
-        yield say("pass", "text/apart", **said)
+        yield say("pass", "text/apart", **values)
 
 
 @measured_rule
@@ -219,9 +222,9 @@ def time_sampling(f: Figures, limit: Limits) -> Iterator[Evidence]:
 @rule("stat/x_t/std", "stat/noise/std", "stat/x_0/std", letter="C")
 def forward_process(f: Figures, limit: Limits) -> Iterator[Evidence]:
     names = ("noise", "x_t", "x_0")
-    ends = {n: (f.first_of(f"stat/{n}/min"), f.first_of(f"stat/{n}/max")) for n in names}
+    ends = {n: f.range_of(n) for n in names}
     spread = {n: f.first_of(f"stat/{n}/std") for n in names}
-    if spread["x_t"] is None and ends["x_t"][0] is None:
+    if spread["x_t"] is None and f.first_of("stat/x_t/min") is None:
         return
     yield from finite_tensors(f, "forward_process")
     is_flow = "std/mean" in f.metrics or "mu/rms" in f.metrics  # its noise is z0, which other rules judge
@@ -230,7 +233,7 @@ def forward_process(f: Figures, limit: Limits) -> Iterator[Evidence]:
         m, sd = mean.median, spread["noise"].median
         ok = abs(m) <= limit["forward/mean"] and abs(sd - 1) <= limit["forward/std"]
         yield say(ok, "forward/noise", mean=m, std=sd)
-    if all(low is not None and high is not None for low, high in ends.values()):
+    if all(ends.values()):
         size = {n: max(-low.min, high.max) for n, (low, high) in ends.items()}
         most = max(size["noise"], size["x_0"])
         yield say(size["x_t"] <= limit["forward/reach"] * most, "forward/reach", x_t=size["x_t"], ends=most)
@@ -256,8 +259,8 @@ def schedule_constants(f: Figures, limit: Limits) -> Iterator[Evidence]:
     if betas is not None:
         kind = min(BETAS, key=lambda k: sum(abs(math.log(max(x, 1e-12) / y)) for x, y in zip(betas, BETAS[k])))
         ok = all(abs(x / y - 1) <= limit["schedule/relative"] for x, y in zip(betas, BETAS[kind]))
-        said = {"kind": kind, "due_first": BETAS[kind][0], "due_last": BETAS[kind][1]}
-        yield say(ok, "schedule/betas", first=betas[0], last=betas[1], **said)
+        values = {"kind": kind, "due_first": BETAS[kind][0], "due_last": BETAS[kind][1]}
+        yield say(ok, "schedule/betas", first=betas[0], last=betas[1], **values)
     if kept is not None:
         ok = kept[0] >= 1 - limit["schedule/end"] and 0 < kept[1] <= limit["schedule/end"]
         yield say(ok, "schedule/end", first=kept[0], last=kept[1])
@@ -279,6 +282,7 @@ def _agree(betas, kept, ends, slack) -> Iterator[tuple[str, bool]]:
         grids = {
             "linear": np.linspace(*betas, STEPS),
             "scaled": np.linspace(*np.sqrt(np.maximum(betas, 0)), STEPS) ** 2,
+            "cosine": COSINE,
         }
         last = [float(np.prod(1 - grid)) for grid in grids.values()]
         yield (

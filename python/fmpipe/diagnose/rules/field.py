@@ -9,11 +9,11 @@ import numpy as np
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.rule import Evidence, measured_rule, rule, say
 from fmpipe.diagnose.rules.data import finite_tensors, is_pixels
+from fmpipe.diagnose.rules.loss_curve import FEW, flatness
 from fmpipe.diagnose.thresholds import Limits
 
 SCALES = (0.18215, 0.2301, 0.13025)  # of the autoencoders of SD, CrossFlow and SDXL
 EXPECTED = 0.8  # mean |x| of a standard normal z0
-FEW = 24  # values below which a course cannot be judged
 
 
 @rule("stat/x_0/std")
@@ -61,13 +61,13 @@ def scale(f: Figures, limit: Limits) -> Iterator[Evidence]:
 def _norms(norms: dict[str, float], limit: Limits) -> Evidence:
     large, small = max(norms, key=norms.get), min(norms, key=norms.get)
     ratio = norms[large] / norms[small] if norms[small] > 0 else math.inf
-    said = {"large": large, "most": norms[large], "small": small, "least": norms[small], "ratio": ratio}
+    values = {"large": large, "most": norms[large], "small": small, "least": norms[small], "ratio": ratio}
     if ratio <= limit["scale/ratio"]:
-        return say("pass", "scale/one", **said)
+        return say("pass", "scale/one", **values)
     ends = sorted((norms["z0"], norms["z1"]))
     if ends[1] > limit["scale/ratio"] * ends[0]:
-        return say("fail", "scale/ends", **said, alone="z1" if norms["z1"] > norms["z0"] else "z0")
-    return say("fail", "scale/same" if small == "v*" else "scale/path", **said)
+        return say("fail", "scale/ends", **values, alone="z1" if norms["z1"] > norms["z0"] else "z0")
+    return say("fail", "scale/same" if small == "v*" else "scale/path", **values)
 
 
 @measured_rule
@@ -90,21 +90,22 @@ def one_step(f: Figures, limit: Limits) -> Iterator[Evidence]:
     cos = None if seen is None else seen.late
     trained = seen is not None and len(seen.steps) and seen.steps[-1] >= limit["inference/steps"]
     if cos is not None and cos < limit["inference/cos"] and trained:
-        yield say("fail", "step/untaught", cos=cos)
+        # if the loss never falls, that is what is wrong, and the cosine only confirms it
+        yield say("warn" if flatness(f, limit) == "fail" else "fail", "step/untaught", cos=cos)
     elif cos is not None:
         yield say("pass", "step/cos", cos=cos)
     if ratio is not None:
         learnt = cos is not None and cos >= limit["inference/learnt"]
         slow = ratio < limit["inference/slow"] * (cos if learnt else 1.0)
-        said = {"ratio": ratio, "gain": 1 / ratio if ratio else math.inf}
+        values = {"ratio": ratio, "gain": 1 / ratio if ratio else math.inf}
         judged = (
             learnt
             or (seen or f.first_of("val/flow/speed_ratio", "flow/speed_ratio")).steps[-1] >= limit["inference/steps"]
         )
         if judged and slow:
-            yield say("fail", "step/slow", **said)
+            yield say("fail", "step/slow", **values)
         else:
-            yield say(not judged or ratio <= limit["inference/fast"], "step/ratio", **said)
+            yield say(not judged or ratio <= limit["inference/fast"], "step/ratio", **values)
 
 
 def _measured_step(m: dict, limit: Limits) -> Iterator[Evidence]:
@@ -135,15 +136,15 @@ def target_definition(f: Figures, limit: Limits) -> Iterator[Evidence]:
     if m := f.measured.get("target_definition"):
         others = {name: x for name, x in m.items() if name != "velocity"}
         best, margin = max(others, key=others.get), limit["target/margin"]
-        said = {"own": m["velocity"], "other": m[best]}
+        values = {"own": m["velocity"], "other": m[best]}
         if max(m["velocity"], m[best]) <= margin:
-            yield say("fail", "target/none", **said)
+            yield say("fail", "target/none", **values)
         elif m["velocity"] > m[best] + margin:
-            yield say("pass", "target/velocity", **said)
+            yield say("pass", "target/velocity", **values)
         elif m[best] > m["velocity"] + margin:
-            yield say("fail", f"target/{best}", **said)
+            yield say("fail", f"target/{best}", **values)
         else:
-            yield say("warn", "target/undecided", **said, name=best)
+            yield say("warn", "target/undecided", **values, name=best)
     step = f.measured.get("one_step")
     cos = float(np.mean(step["cos"])) if step else f.late("val/flow/cos", "flow/cos")
     if cos is not None and cos <= -limit["target/sign"]:
@@ -171,14 +172,15 @@ def moving_target(f: Figures, limit: Limits) -> Iterator[Evidence]:
 @rule("flow/cond_gain_cos", "val/flow/cond_gain_cos")
 def condition_use(f: Figures, limit: Limits) -> Iterator[Evidence]:
     least, weak = limit["condition/gain"], limit["condition/weak"]
+    bad = "warn" if flatness(f, limit) == "fail" else "fail"  # what learns nothing cannot use its condition
     m, series = f.measured.get("condition_use"), f.first_of("flow/cond_gain_cos", "val/flow/cond_gain_cos")
     if m and (gain := m.get("flow/cond_gain_cos")) is not None:
         none = limit["condition/printed"] if m.get("printed") else least
-        status = "pass" if gain > max(least, weak) else "warn" if gain > none else "fail"
-        yield say(status, f"condition/{ {'pass': 'used', 'warn': 'hardly', 'fail': 'unused'}[status] }", gain=gain)
+        kind = "used" if gain > max(least, weak) else "hardly" if gain > none else "unused"
+        yield say({"used": "pass", "hardly": "warn", "unused": bad}[kind], f"condition/{kind}", gain=gain)
     if series is not None and series.count > 1:
         used = series.last > max(least, weak)
-        yield say(used, "condition/used" if used else "condition/unused", gain=series.last)
+        yield say("pass" if used else bad, "condition/used" if used else "condition/unused", gain=series.last)
     if m and m.get("own"):
         apart = m["shuffled"] / m["own"] - 1
         yield say(apart > limit["condition/loss"], "condition/loss", own=m["own"], shuffled=m["shuffled"])
@@ -187,7 +189,8 @@ def condition_use(f: Figures, limit: Limits) -> Iterator[Evidence]:
         shuffled = f.first_of(f"{held}loss/shuffled")
         if own is not None and shuffled is not None and own.count > 3 and own.late > 0:
             apart = shuffled.late / own.late - 1
-            yield say(apart > limit["condition/loss"], "condition/loss", own=own.late, shuffled=shuffled.late)
+            status = "pass" if apart > limit["condition/loss"] else bad
+            yield say(status, "condition/loss", own=own.late, shuffled=shuffled.late)
 
 
 @rule(*(f"flow/nmse_t{k}" for k in range(10)), *(f"flow/cos_t{k}" for k in range(10)))
@@ -216,6 +219,6 @@ def model_output(f: Figures, limit: Limits) -> Iterator[Evidence]:
         first, last, due = std.early, std.late, target.late
         ok = limit["output/low"] <= last / due <= limit["output/high"] or abs(last - due) < 0.7 * abs(first - due)
         yield say(ok, "output/std", first=first, last=last, due=due)
-    low, high = f.first_of("stat/predicted_x0/min"), f.first_of("stat/predicted_x0/max")
-    if low is not None and high is not None:
+    if ends := f.range_of("predicted_x0"):
+        low, high = ends
         yield say("pass", "output/range", first=high.early - low.early, last=high.late - low.late)

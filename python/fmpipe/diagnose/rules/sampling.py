@@ -18,26 +18,26 @@ def shooting(m: dict, limit: Limits) -> Iterator[Evidence]:
     start, relative, helped = m.get("start") or UNIT_START, m.get("relative"), m.get("relative_gain")
     relative = relative or [error / start for error in m["error"]]
     end = relative[-1]
-    said = {"relative": relative, "steps": m.get("steps") or "?", "gain": m.get("fm_gain"), "helped": helped}
+    values = {"relative": relative, "steps": m.get("steps") or "?", "gain": m.get("fm_gain"), "helped": helped}
     if m.get("start") is None:
         yield say("pass", "shoot/assumed", start=start)
     if "relative_dt_scale" in m:
         yield say("pass", "shoot/dt_scale", relative=m["relative_dt_scale"], dt_scale=m["dt_scale"])
     if end < limit["shooting/relative"]:
-        yield say("pass", "shoot/arrives", **said)
+        yield say("pass", "shoot/arrives", **values)
     elif helped is not None and helped <= limit["shooting/fall"] * end and helped < 1:
-        yield say("warn", "shoot/gain", **said)
+        yield say("warn", "shoot/gain", **values)
     elif helped is not None:
-        yield say("fail", "shoot/lost", **said)
+        yield say("fail", "shoot/lost", **values)
     else:
-        yield say("warn", "shoot/nearer", **said) if end < 1 else say("fail", "shoot/farther", **said)
+        yield say("warn", "shoot/nearer", **values) if end < 1 else say("fail", "shoot/farther", **values)
     if end > max(relative[0], limit["shooting/relative"]):
-        yield say("warn", "shoot/steps", **said)
+        yield say("warn", "shoot/steps", **values)
 
 
 @measured_rule
 def shooting_gain(m: dict, limit: Limits) -> Iterator[Evidence]:
-    """The same with a gain that the user gave."""
+    """Judge shooting with the gain that the user gave."""
     return shooting(m, limit)
 
 
@@ -53,18 +53,18 @@ def teacher_euler(f: Figures, limit: Limits) -> Iterator[Evidence]:
     steps, error = map(list, zip(*sorted(zip(m["steps"], m["error"], strict=True)), strict=True))
     floor, large = limit["teacher/floor"] * start, limit["teacher/relative"] * start
     first, last = (max(e, floor) for e in (error[0], error[-1]))
-    said = {"error": error, "steps": steps, "growth": last / first, "start": start}
+    values = {"error": error, "steps": steps, "growth": last / first, "start": start}
     shot = f.measured.get("shooting")
     if last / first > limit["teacher/growth"]:
         # Beside a learned field that misses x1 by far more, rounding is the smaller problem.
         missed = shot and (shot.get("relative") or [e / start for e in shot["error"]])[-1] * start
-        yield say("fail", "teacher/rounding", effect=min(1.0, last / missed) if missed else 1.0, **said)
+        yield say("fail", "teacher/rounding", effect=min(1.0, last / missed) if missed else 1.0, **values)
     elif last > large:
-        yield say("fail", "teacher/schedule", **said, left=last / start)
+        yield say("fail", "teacher/schedule", **values, left=last / start)
     elif first > large:
-        yield say("warn", "teacher/coarse", **said, left=first / start)
+        yield say("warn", "teacher/coarse", **values, left=first / start)
     else:
-        yield say("pass", "teacher/flat", **said)
+        yield say("pass", "teacher/flat", **values)
 
 
 def endpoints(f: Figures) -> dict[int, Series]:
@@ -83,7 +83,7 @@ def endpoint(f: Figures, limit: Limits) -> Iterator[Evidence]:
     learnt = cos is None or cos >= limit["inference/learnt"]
     if len(ks) > 1:
         found = _settles({k: x.last for k, x in ks.items()}, "euler", math.sqrt(UNIT_START), limit)
-        yield found if learnt else say("pass", "endpoint/settles", **found.said.values)
+        yield found if learnt else say("pass", "endpoint/settles", **found.message.values)
     left = left_over(f)
     if left is not None and cos is not None and learnt:
         most = limit["inference/left"]
@@ -93,15 +93,15 @@ def endpoint(f: Figures, limit: Limits) -> Iterator[Evidence]:
 
 
 def _settles(rmse: dict[int, float], solver: str, start: float, limit: Limits) -> Evidence:
-    """An RMSE may be a little above that at the K before: where a text has several images, it ends nearer to one."""
+    """Judge whether the RMSE falls with K. A small rise passes: if a text has several images, it ends nearer to one."""
     ks = sorted(rmse)
     floor, least, rises = limit["endpoint/floor"] * start, rmse[ks[0]], {}
     for before, k in pairwise(ks):
         if rmse[k] > max(min(limit["endpoint/rise"] * rmse[before], limit["endpoint/creep"] * least), floor):
             rises[k] = rmse[k] / max(least, floor)
         least = min(least, rmse[k])
-    said = {"solver": solver, "rmse": [rmse[k] for k in ks], "ks": ks}
-    return say("fail", "endpoint/rises", **said, rises=rises) if rises else say("pass", "endpoint/settles", **said)
+    values = {"solver": solver, "rmse": [rmse[k] for k in ks], "ks": ks}
+    return say("fail", "endpoint/rises", **values, rises=rises) if rises else say("pass", "endpoint/settles", **values)
 
 
 def left_over(f: Figures) -> float | None:
@@ -129,19 +129,19 @@ def leak(f: Figures, limit: Limits) -> Iterator[Evidence]:
     if "recipe/overfit" in f.texts:
         return  # a few samples that are learned by heart on purpose
     if cos is not None and (std is not None or left is not None or shot is not None):
-        # Where a text has several images, the right end is another of them: sigma says more, if it is known.
+        # If a text has several images, another of them is a correct end, so sigma is preferred if it is known.
         yield from _leak(cos, shot if shot is not None else left if std is None else None, std, limit)
 
 
 def _leak(cos: float, shot: float | None, std: float | None, limit: Limits) -> Iterator[Evidence]:
-    said = {k: v for k, v in (("cos", cos), ("relative_shooting", shot), ("std/mean", std)) if v is not None}
-    if len(said) < 2:
+    values = {k: v for k, v in (("cos", cos), ("relative_shooting", shot), ("std/mean", std)) if v is not None}
+    if len(values) < 2:
         yield say("skipped", "leak/alone")
         return
     high = cos >= limit["leak/cos"]
     far, sharp = shot is not None and shot > limit["leak/relative"], std is not None and std < limit["leak/std"]
     key = ("leak/far" if far else "leak/sharp") if high and (far or sharp) else "leak/sound" if high else "leak/low"
-    yield say("fail" if key in ("leak/far", "leak/sharp") else "pass", key, figures=said)
+    yield say("fail" if key in ("leak/far", "leak/sharp") else "pass", key, figures=values)
 
 
 @measured_rule
@@ -150,15 +150,15 @@ def probes(m: dict, limit: Limits) -> Iterator[Evidence]:
         yield say("fail", "probe/anomaly", why=why)
         return
     a, b, c = m["A"], m["B"], m["C"]
-    said = {"a_low": a["low"], "a_high": a["high"], "a_contrast": a["contrast"], "b": b}
-    said |= {"c_low": c["low"], "c_high": c["high"], "c_contrast": c["contrast"]}
+    values = {"a_low": a["low"], "a_high": a["high"], "a_contrast": a["contrast"], "b": b}
+    values |= {"c_low": c["low"], "c_high": c["high"], "c_contrast": c["contrast"]}
     if b <= limit["probes/first_step"] * a["rms"]:
-        yield say("fail", "probe/still", **said)
+        yield say("fail", "probe/still", **values)
     elif c["contrast"] <= limit["probes/contrast"]:
-        yield say("warn", "probe/flat", **said)
+        yield say("warn", "probe/flat", **values)
     else:
         loud = max(-c["low"], c["high"]) > limit["probes/range"]
-        yield say("warn", "probe/loud", **said) if loud else say("pass", "probe/good", **said)
+        yield say("warn", "probe/loud", **values) if loud else say("pass", "probe/good", **values)
 
 
 @rule()
@@ -179,15 +179,15 @@ def _state(where: str, trace: SamplingTrace, limit: Limits) -> Evidence:
     moved, way = int((np.diff(x) != 0).sum()), float((v * dt).sum() if trace.whole else v.mean())
     stuck = moved < limit["trace/moves"] * (n - 1) and abs(x[-1] - x[0]) <= limit["trace/displaced"] * way
     kind = trace.dtype if trace.dtype in FORMATS else "" if trace.dtype else _rounding(trace)
-    said = {"trace": where, "moved": moved, "of": n - 1, "first": float(x[0]), "last": float(x[-1])}
+    values = {"trace": where, "moved": moved, "of": n - 1, "first": float(x[0]), "last": float(x[-1])}
     if not kind:
-        return say(not stuck, "trace/still" if stuck else "trace/moves", **said)
+        return say(not stuck, "trace/still" if stuck else "trace/moves", **values)
     spacing = 2.0 ** (math.floor(math.log2(float(x.max()) or 1.0)) + 1 - FORMATS[kind])
-    # Rounding to the nearest moves an element by 0.29 of its spacing, rms; |v| dt stands for the change's rms.
+    # Rounding to the nearest moves an element by 0.29 of its spacing, rms; |v| dt approximates the rms of the change.
     lost = min(1.0, 0.29 * spacing / float(np.median(v * dt) or 1e-30))
-    lossy = stuck or (trace.dtype and lost > limit["trace/lost"])  # nothing is said on a guess of the format alone
-    said |= {"least": float((v * dt).min()), "most": float((v * dt).max())}
-    return say(not lossy, "trace/rounded", effect=max(lost, 0.1), **said, kind=kind, spacing=spacing, lost=lost)
+    lossy = stuck or (trace.dtype and lost > limit["trace/lost"])  # nothing is values on a guess of the format alone
+    values |= {"least": float((v * dt).min()), "most": float((v * dt).max())}
+    return say(not lossy, "trace/rounded", effect=max(lost, 0.1), **values, kind=kind, spacing=spacing, lost=lost)
 
 
 def _rounding(trace: SamplingTrace) -> str:

@@ -65,7 +65,7 @@ def loss_numerics(f: Figures, limit: Limits) -> Iterator[Evidence]:
 
 
 def _recovers(x: Series) -> bool:
-    """A few values that are not finite, and finite ones after them: a step that was skipped, or not measured."""
+    """Tell whether only a few values are not finite and finite ones follow, as after a skipped step."""
     good = np.isfinite(x.values)
     tail = len(good) - 1 - int(np.flatnonzero(~good)[-1])
     return x.nonfinite <= max(3, 0.02 * len(good)) and tail >= max(3, 0.05 * len(good))
@@ -92,12 +92,12 @@ def gradients(f: Figures, limit: Limits) -> Iterator[Evidence]:
     if not len(rest):
         return
     start, top, end = float(np.median(first)), _sustained(rest), total.late  # one spike is not an explosion
-    said = {"start": start, "top": top, "end": end}
+    values = {"start": start, "top": top, "end": end}
     grows = end > limit["gradient/growth"] * max(start, 1e-12) and rank_correlation(total.finite) > 0.8
     if grows and len(total.finite) >= 20:
-        yield say("fail", "gradient/growing", **said)
+        yield say("fail", "gradient/growing", **values)
     else:
-        yield say(top <= limit["gradient/exploding"] * start, "gradient/exploding", **said)
+        yield say(top <= limit["gradient/exploding"] * start, "gradient/exploding", **values)
     begin = max(start, float(np.median(total.finite[:5])))
     gone = end < limit["gradient/vanishing"] * begin
     yield say(not gone, "gradient/vanishing", start=begin, top=top, end=end)
@@ -136,7 +136,7 @@ def gradient_shares(f: Figures, limit: Limits) -> Iterator[Evidence]:
             yield say(status, "share/good" if status == "pass" else "share/small", name=name, share=share)
     late = {n.removeprefix("grad/"): x.half for n, x in f.metrics.items() if n.startswith("grad/")}
     if any(x.nonfinite and not len(x.finite) for n, x in f.metrics.items() if n.startswith("grad/")):
-        return  # the rule on gradients says so
+        return  # the rule `gradients` reports it
     total, held = late.pop("total", None), held_by_recipe(f)
     weight = {name: f.late(f"w/{name}") for name in late}
     late = {n: x for n, x in late.items() if weight[n] is None or weight[n] > 0}
@@ -157,23 +157,23 @@ def gradient_shares(f: Figures, limit: Limits) -> Iterator[Evidence]:
     judged = {n: x for n, x in share.items() if (n in SUPERVISED or not f.lines) and not (held and n == "kl")}
     factor, flow = _factors(late, share, limit), late.get("flow", 0.0)
     for name, x in judged.items():
-        said = {"name": name, "share": x, "factor": factor.get(name), "weight_factor": factor}
+        values = {"name": name, "share": x, "factor": factor.get(name), "weight_factor": factor}
         if x < limit["share/warn"]:
             other = next(iter(factor), None)
             key = "share/drowned" if late[name] > 0 and name in factor else "share/drowned_by"
             key = key if late[name] > 0 and other else "share/none"
             if key == "share/drowned_by":
-                said |= {"other": other, "factor": factor[other]}
-            yield say("fail" if x < limit["share/fail"] else "warn", key, **said)
+                values |= {"other": other, "factor": factor[other]}
+            yield say("fail" if x < limit["share/fail"] else "warn", key, **values)
         else:
-            yield say("pass", "share/good", **said)
+            yield say("pass", "share/good", **values)
     for name in ("dino", "kl") if not f.setting("flow/losses/detach") else ():
         if name not in judged or not flow > 0:
             continue
         low, high, ratio = limit[f"share/{name}_low"], limit[f"share/{name}_high"], late[name] / flow
-        said = {"name": name, "ratio": ratio, "low": low, "high": high, "weight_factor": factor}
+        values = {"name": name, "ratio": ratio, "low": low, "high": high, "weight_factor": factor}
         if ratio > limit["share/over"] * high or not (low <= ratio <= high or f.lines):
-            yield say("warn", "share/band", **said, factor=factor.get(name))
+            yield say("warn", "share/band", **values, factor=factor.get(name))
 
 
 def _factors(late: dict[str, float], share: dict[str, float], limit: Limits) -> dict[str, float]:
@@ -222,15 +222,15 @@ def dino(f: Figures, limit: Limits) -> Iterator[Evidence]:
         limit["dino/entropy"],
         m.get("temperatures") or f.setting("flow/losses/temperatures") or ("unknown", "unknown"),
     )
-    said = {"teacher": share["teacher"], "student": share["student"], "grad": grad, "T_t": heat[0], "T_s": heat[1]}
+    values = {"teacher": share["teacher"], "student": share["student"], "grad": grad, "T_t": heat[0], "T_s": heat[1]}
     if share["teacher"] < least:
-        yield say("fail", "dino/peaked", **said)
+        yield say("fail", "dino/peaked", **values)
     elif known and share["teacher"] > limit["dino/uniform"]:
-        yield say("fail", "dino/uniform", **said)
+        yield say("fail", "dino/uniform", **values)
     elif share["student"] < least and (grad is None or grad < limit["share/warn"]):
-        yield say("warn", "dino/student_alone", **said) if grad is None else say("fail", "dino/student", **said)
+        yield say("warn", "dino/student_alone", **values) if grad is None else say("fail", "dino/student", **values)
     else:
-        yield say("pass", "dino/good", **said)
+        yield say("pass", "dino/good", **values)
 
 
 def _power_of_two(entropy: Series) -> float | None:
@@ -255,6 +255,8 @@ def kl(f: Figures, limit: Limits) -> Iterator[Evidence]:
         prior = size.late < limit["kl/prior_mu"] and abs(std - 1) < limit["kl/prior_std"] and size.count > 9
         out.append(say(not prior, "kl/prior" if prior else "kl/posterior", mu=size.late, std=std))
     if narrow:
+        if f.stage == "vae" and (loss := f.late("loss/kl")) is not None and not out:  # fmpipe's: nats per element
+            out.append(say(loss >= limit["kl/prior_nats"], "kl/autoencoder", kl=loss))
         yield from out
         return
     if std is not None:
@@ -283,7 +285,7 @@ def kl(f: Figures, limit: Limits) -> Iterator[Evidence]:
 
 
 def _trends(f: Figures, m: dict, limit: Limits) -> Iterator[Evidence]:
-    """mu/abs_mean falls, std/mean goes to 1, logvar/mean to 0, or they are there already; z_init has mean 0 and var 1.
+    """Judge whether the statistics of z0 approach the prior: mu/abs_mean 0, std/mean 1, logvar/mean 0, z_init N(0, 1).
 
     In a log, only a statistic that moves away from the prior while a KL acts fails: how far it comes depends on the
     weight. Where the user asks (``checks.kl``), one that does not come nearer fails.
@@ -299,8 +301,8 @@ def _trends(f: Figures, m: dict, limit: Limits) -> Iterator[Evidence]:
         there = last <= limit["kl/there"] or last <= first * (1 - limit["ablation/drop"])
         drift, shift = limit["kl/drift"] * max(first, 0.05), first + limit["kl/away"]
         away = last > (drift if name.startswith("mu/") else shift) and (name != "mu/rms" or last > 1)
-        said = {"name": name, "first": x.early, "last": x.late, "goal": goal}
-        yield say("pass" if there or not (strict or (away and acts)) else "fail", "kl/trend", **said)
+        values = {"name": name, "first": x.early, "last": x.late, "goal": goal}
+        yield say("pass" if there or not (strict or (away and acts)) else "fail", "kl/trend", **values)
     for name, low, high in (
         ("z_init/mean", -limit["kl/z_mean"], limit["kl/z_mean"]),
         ("z_init/var", limit["kl/z_var_low"], limit["kl/z_var_high"]),
@@ -313,7 +315,7 @@ def _trends(f: Figures, m: dict, limit: Limits) -> Iterator[Evidence]:
 
 
 def _formula(f: Figures, limit: Limits) -> Iterator[Evidence]:
-    """loss/kl is a constant times ½ (E z² - 1 - E logvar), E z² = E mu² + E sigma²: that of mu and logvar, not of z."""
+    """Judge whether loss/kl is a constant times ½ (E z² - 1 - E logvar), E z² = E mu² + E sigma², not a KL of z."""
     rows = [f.metrics.get(name) for name in ("loss/kl", "z_init/var", "z_init/mean", "logvar/mean")]
     if any(x is None for x in rows) or f.setting("flow/losses/kl_kind") == "crossflow":
         return
@@ -353,14 +355,14 @@ def loss_magnitudes(f: Figures, limit: Limits) -> Iterator[Evidence]:
         losses = {n: x.late for n, x in f.metrics.items() if n.startswith("loss/") and x.count > 1 and x.late == x.late}
         if held_by_recipe(f):
             losses.pop("loss/kl", None)
-        # without its weight, the size of a logged loss says nothing
+        # the size of a logged loss is meaningless without its weight
         m = {n: abs(w * x) for n, x in losses.items() if (w := f.late(n.replace("loss/", "w/"))) and n != "loss/total"}
     if len(m) < 2:
         return
     least, most = min(m, key=m.get), max(m, key=m.get)
     ratio = m[most] / m[least] if m[least] > 0 else math.inf
-    said = {"large": most, "most": m[most], "small": least, "least": m[least], "ratio": ratio}
-    yield say("pass" if ratio <= limit["loss/ratio"] else "warn", "loss/magnitudes", **said)
+    values = {"large": most, "most": m[most], "small": least, "least": m[least], "ratio": ratio}
+    yield say("pass" if ratio <= limit["loss/ratio"] else "warn", "loss/magnitudes", **values)
 
 
 @rule("scaler/scale", "scaler/skipped")
@@ -410,7 +412,7 @@ def ablation_only_flow(m: dict, limit: Limits) -> Iterator[Evidence]:
 
 
 def ablation_kl_off(m: dict[str, dict], limit: Limits) -> Iterator[Evidence]:
-    """The trends to the prior are gone without the KL; some that are not only warn."""
+    """Judge whether the trends to the prior vanish without the KL; if only some of them do, the others warn."""
     partly = any(by["gone"] for by in m.values())
     for name, by in m.items():
         status = "pass" if by["gone"] else "warn" if partly else "fail"

@@ -37,12 +37,12 @@ def template(lang: str, key: str, part: int = SENTENCE, table: str = "TEXTS") ->
     return entry[part] if part < len(entry) else ""
 
 
-class Said(str):
+class Message(str):
     """An English sentence with numbers; ``into("zh")`` returns the same in Chinese."""
 
     __slots__ = ("key", "part", "table", "values")
 
-    def __new__(cls, key: str, part: int = SENTENCE, table: str = "TEXTS", /, **values: object) -> "Said":
+    def __new__(cls, key: str, part: int = SENTENCE, table: str = "TEXTS", /, **values: object) -> "Message":
         self = super().__new__(cls, _FORMATTER.vformat(template("en", key, part, table), (), values))
         self.key, self.part, self.table, self.values = key, part, table, values
         return self
@@ -56,10 +56,10 @@ class Said(str):
 
 
 def into(text: object, lang: str) -> object:
-    """Translate a :class:`Said`; return anything else as it is."""
-    return text.into(lang) if isinstance(text, Said) else text
+    """Translate a :class:`Message`; return anything else as it is."""
+    return text.into(lang) if isinstance(text, Message) else text
 
 
 def word(lang: str, key: str, **values: object) -> str:
     """Return a text of the page or the terminal."""
-    return Said(key, SENTENCE, "WORDS", **values).into(lang)
+    return Message(key, SENTENCE, "WORDS", **values).into(lang)
