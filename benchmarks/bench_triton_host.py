@@ -43,7 +43,23 @@ def cases() -> dict[str, tuple[str, Callable[[], object]]]:
     out = torch.empty(1, sum(MODEL_256))
     t, state, stats = torch.rand(2), torch.randn(2, 4096), torch.empty(2, 5)
     v, low = r(2, 4096), r(2, 4096)
-    views = iter(())
+    views, groups = iter(()), iter(())
+
+    def new_group():
+        """The group's parameters at addresses that are in no table."""
+        nonlocal groups
+        lists = next(groups, None)
+        if lists is None:
+            pool = torch.empty(sum(sum(MODEL_256) for _ in range(4)) + 8 * 512)
+            sizes = [*MODEL_256 * 4]
+            groups = iter(
+                [
+                    [parts[j * len(MODEL_256) : (j + 1) * len(MODEL_256)] for j in range(4)]
+                    for parts in ([*pool[8 * i :][: sum(sizes)].split(sizes)] for i in range(512))
+                ]
+            )
+            lists = next(groups)
+        return lists
 
     def new_addresses():
         """Views of one tensor at addresses that are in no table."""
@@ -78,6 +94,7 @@ def cases() -> dict[str, tuple[str, Callable[[], object]]]:
         "gelu_mul_backward": ("gelu_mul_backward", lambda: kernels.gelu_mul_backward(grad, x, residual)),
         "tdp": ("tdp", lambda: kernels.tdp(*one, times, 1.0)),
         "tdp_group of 171": ("tdp_group", lambda: kernels.tdp_group(*four, times, 1.0)),
+        "tdp_group of 171, new addresses": ("", lambda: kernels.tdp_group(*new_group(), times, 1.0)),
         "tdp_group_out of 171": ("tdp_group_out", lambda: kernels.tdp_group_out(*four, times, 1.0, out)),
         "tdp_group_backward of 171": (
             "tdp_group_backward",

@@ -132,9 +132,12 @@ def empty(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
-def aligned(addresses: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether every row of every tensor starts at a multiple of 16 bytes, in each dtype."""
-    return functools.reduce(or_, addresses, 0) % 16 == 0 and functools.reduce(or_, sizes, 0) % 8 == 0
+def aligned(values: Sequence[int], to: int) -> bool:
+    """Whether all values are multiples of ``to``, a power of two.
+
+    Rows start at multiples of 16 bytes, in each dtype, if addresses are aligned to 16 and row sizes to 8.
+    """
+    return functools.reduce(or_, values, 0) % to == 0
 
 
 class InPlace:

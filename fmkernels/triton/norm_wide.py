@@ -225,13 +225,13 @@ def _tiles_of(x, widths):
 
 
 def _make_tiles(device, addresses, widths, dtype):
-    rows, all_aligned = table(device, widths, [addresses], TILE), aligned(addresses, widths)
-    count, by_row, by_column = _constants(widths, dtype, all_aligned)
-    return Tiles(rows, count, by_row, by_column)
+    rows = table(device, widths, [addresses], TILE)
+    return Tiles(rows, *_constants(widths, dtype, aligned(addresses, 16)))
 
 
 @functools.lru_cache(maxsize=1024)
-def _constants(widths, dtype, all_aligned):
+def _constants(widths, dtype, addresses_aligned):
+    all_aligned = addresses_aligned and aligned(widths, 8)
     count, full = sum(cdiv(width, TILE) for width in widths), all(width % TILE == 0 for width in widths)
     both = {"DTYPE": DTYPES[dtype], "ALIGNED": all_aligned, "FULL": full, "TILE": TILE}
     at_once = next(tiles for tiles in TILES[0 if all_aligned else 4 :] if count % tiles == 0)

@@ -17,7 +17,8 @@ from support.dense_calls import dense_calls, large_tensors, r
 import fmkernels as fk
 from fmkernels import triton as kernels
 from fmkernels.schema import KERNELS
-from fmkernels.triton import _launch, _table, norm
+from fmkernels.triton import _launch, _table, norm, norm_wide
+from fmkernels.triton.tdp import _make_group
 
 # Tensors that are not read once or written once: (times read, times written).
 ACCOUNT = {
@@ -293,11 +294,16 @@ def test_a_large_eps_and_outputs_that_are_views(width):
         assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
-def test_alignment_is_claimed_only_where_it_holds():
+@pytest.mark.parametrize("shift, width, claimed", [(0, 1024, True), (4, 1024, False), (0, 1028, False), (8, 1032, True)])
+def test_alignment_is_claimed_only_where_it_holds(shift, width, claimed):
     """The interpreter does not detect a wrong alignment; on a device, it is a fault."""
-    assert _launch.aligned([32, 64], [8, 1024])
-    assert not _launch.aligned([32, 68], [8])
-    assert not _launch.aligned([32], [8, 12])
+    pool = torch.zeros(2 * width + shift, dtype=torch.bfloat16)
+    address = pool.data_ptr() + 2 * shift
+    assert pool.data_ptr() % 64 == 0
+    tiles = norm_wide._make_tiles(pool.device, (address, address + 2 * width), (width, width), pool.dtype)
+    assert tiles.by_row["ALIGNED"] == tiles.by_column.constants["ALIGNED"] == claimed
+    group = _make_group(pool.device, (address,) * 4, (width,), (pool.dtype,) * 4)
+    assert group.meta.constants["ALIGNED"] == claimed
 
 
 @pytest.mark.parametrize("center", [False, True])
