@@ -294,7 +294,9 @@ def test_a_large_eps_and_outputs_that_are_views(width):
         assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("shift, width, claimed", [(0, 1024, True), (4, 1024, False), (0, 1028, False), (8, 1032, True)])
+@pytest.mark.parametrize(
+    ("shift", "width", "claimed"), [(0, 1024, True), (4, 1024, False), (0, 1028, False), (8, 1032, True)]
+)
 def test_alignment_is_claimed_only_where_it_holds(shift, width, claimed):
     """The interpreter does not detect a wrong alignment; on a device, it is a fault."""
     pool = torch.zeros(2 * width + shift, dtype=torch.bfloat16)
