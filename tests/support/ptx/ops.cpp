@@ -91,11 +91,7 @@ void compare_halves(const Warp& w, const Record& i, uint32_t on) {
   for (int half = 0; half < i.dsts; half++) {
     uint32_t bits = 0;
     for (int l = 0; l < kLanes; l++) {
-      f16 x, y;
-      const u16 from_a = u16(a[l] >> 16 * half), from_b = u16(b[l] >> 16 * half);
-      std::memcpy(&x, &from_a, 2);
-      std::memcpy(&y, &from_b, 2);
-      bits |= uint32_t(F(x, y)) << l;
+      bits |= uint32_t(F(u16(a[l] >> 16 * half), u16(b[l] >> 16 * half))) << l;
     }
     assign(w, i.dst[half], bits, on);
   }
@@ -594,8 +590,10 @@ Table table() {
   comparisons<f16>(t, "f16");
   comparisons<f32>(t, "f32");
   comparisons<f64>(t, "f64");
-  t["setp.lt.f16x2"] = {compare_halves<[](f16 a, f16 b) { return a < b; }>, 0};
-  t["setp.gt.f16x2"] = {compare_halves<[](f16 a, f16 b) { return b < a; }>, 0};
+  t["setp.lt.f16x2"] = {compare_halves<[](u16 a, u16 b) { return as<f16>(a) < as<f16>(b); }>, 0};
+  t["setp.gt.f16x2"] = {compare_halves<[](u16 a, u16 b) { return as<f16>(b) < as<f16>(a); }>, 0};
+  t["setp.lt.bf16x2"] = {compare_halves<[](u16 a, u16 b) { return from_bf16(a) < from_bf16(b); }>, 0};
+  t["setp.gt.bf16x2"] = {compare_halves<[](u16 a, u16 b) { return from_bf16(b) < from_bf16(a); }>, 0};
   reals<f32>(t, "f32");
   reals<f64>(t, "f64");
   t["and.pred"] = {logic<[](u32 a, u32 b) { return a & b; }>, 0};
