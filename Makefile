@@ -97,14 +97,15 @@ fault-matrix: setup  ## plant every fault in tiny runs; each must rank first; wr
 notes-check: setup  ## run every row of docs/notes.md: commands, settings, rules, metrics (40 minutes)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tools/try_notes.py out/notes
 
-page-check: setup  ## the pages of generate, check and report in headless Chromium: console, plots, light, dark, phone
+page-check: setup  ## the pages of generate, check, report and app in headless Chromium: console, plots, light, dark, phone
 	@which chromium chromedriver > /dev/null || (apt-get update && apt-get install -y chromium chromium-driver)
-	@$(PIP) install --constraint constraints.txt selenium
+	@$(PIP) install --constraint constraints.txt selenium gradio
 	$(BIN)/fmpipe generate "a cat" "the sun" --steps 10 --out out/pages --html out/pages/generate.html
 	$(BIN)/fmpipe check default --out out/pages
 	$(BIN)/fmpipe train --config shapes-tiny out=out/pages/run vae.optim.steps=100 flow.optim.steps=100 every.log=5
 	$(BIN)/fmpipe report out/pages/run --out out/pages
 	$(BIN)/python tools/page_check.py out/pages out/pages/generate.html out/pages/check.html out/pages/report.html
+	$(BIN)/python tools/app_check.py out/pages out/pages
 
 test-sharded: setup  ## FSDP2 in two gloo processes, alone and with one thread
 	OMP_NUM_THREADS=1 timeout 900 $(BIN)/python -m pytest $(FORKING) -m forks

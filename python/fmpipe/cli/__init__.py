@@ -2,9 +2,9 @@
 
 # Each module registers its commands, and --help lists them in this order.
 # isort: off
-from fmpipe.cli import generate, sweep, latents
+from fmpipe.cli import generate, sweep, latents, playground
 from fmpipe.cli import train
 from fmpipe.cli import check, evaluate, report
 from fmpipe.cli.base import app
 
-__all__ = ["app", "check", "evaluate", "generate", "latents", "report", "sweep", "train"]
+__all__ = ["app", "check", "evaluate", "generate", "latents", "playground", "report", "sweep", "train"]
