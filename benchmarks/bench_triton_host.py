@@ -72,26 +72,32 @@ def cases() -> dict[str, tuple[str, Callable[[], object]]]:
         return part
 
     return {
-        "td_norm": ("td_norm", lambda: kernels.td_norm([x], scale, None, None, 1e-6, False)),
-        "td_norm, residual, offset": ("td_norm", lambda: kernels.td_norm([x], scale, scale, residual, 1e-6, True)),
-        "td_norm_out": ("td_norm_out", lambda: kernels.td_norm_out([x], row, None, None, 1e-6, False, grad, None)),
+        "td_norm": ("td_norm", lambda: kernels.td_norm([x], scale, None, None, None, 1e-6, False, False)),
+        "td_norm, residual, offset": (
+            "td_norm",
+            lambda: kernels.td_norm([x], scale, scale, residual, None, 1e-6, True, True),
+        ),
+        "td_norm_out": (
+            "td_norm_out",
+            lambda: kernels.td_norm_out([x], row, None, None, None, 1e-6, False, False, grad, None),
+        ),
         "td_norm_backward": (
             "td_norm_backward",
-            lambda: kernels.td_norm_backward(grad, None, [x], scale, stat, 1e-6, False),
+            lambda: kernels.td_norm_backward(grad, None, [x], scale, stat, 1e-6, False, False),
         ),
-        "td_norm of 2 tensors": ("td_norm", lambda: kernels.td_norm(two, pair, None, None, 1e-6, False)),
-        "td_norm of 66 tensors": ("td_norm", lambda: kernels.td_norm(parts, wide, wide, None, 1e-5, True)),
+        "td_norm of 2 tensors": ("td_norm", lambda: kernels.td_norm(two, pair, None, None, None, 1e-6, False, False)),
+        "td_norm of 66 tensors": ("td_norm", lambda: kernels.td_norm(parts, wide, wide, None, None, 1e-5, True, True)),
         "td_norm of 66 tensors, new addresses": (
             "",
-            lambda: kernels.td_norm(new_addresses(), wide, wide, None, 1e-5, True),
+            lambda: kernels.td_norm(new_addresses(), wide, wide, None, None, 1e-5, True, True),
         ),
         "td_norm_backward of 66 tensors": (
             "td_norm_backward",
-            lambda: kernels.td_norm_backward(wide_grad, None, parts, wide, stat[:1], 1e-5, True),
+            lambda: kernels.td_norm_backward(wide_grad, None, parts, wide, stat[:1], 1e-5, True, True),
         ),
-        "gelu_mul": ("gelu_mul", lambda: kernels.gelu_mul(x, residual)),
-        "gelu_mul of halves": ("gelu_mul", lambda: kernels.gelu_mul(x, None)),
-        "gelu_mul_backward": ("gelu_mul_backward", lambda: kernels.gelu_mul_backward(grad, x, residual)),
+        "gelu_mul": ("gate_mul", lambda: kernels.gate_mul(x, residual, 0, True)),
+        "gelu_mul of halves": ("gate_mul", lambda: kernels.gate_mul(x, None, 0, True)),
+        "gelu_mul_backward": ("gate_mul_backward", lambda: kernels.gate_mul_backward(grad, x, residual, 0, True)),
         "tdp": ("tdp", lambda: kernels.tdp(*one, times, 1.0)),
         "tdp_group of 171": ("tdp_group", lambda: kernels.tdp_group(*four, times, 1.0)),
         "tdp_group of 171, new addresses": ("", lambda: kernels.tdp_group(*new_group(), times, 1.0)),

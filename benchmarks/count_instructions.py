@@ -57,19 +57,20 @@ def _step():
 
 def _norm(residual: bool, center: bool, rows: int = 512):
     x, one = _rows(rows), bf16(WIDTH)
-    args = ([x], one, one if center else None, _rows(rows) if residual else None, 1e-5 if center else 1e-8, center)
+    eps = 1e-5 if center else 1e-8
+    args = ([x], one, one if center else None, _rows(rows) if residual else None, None, eps, center, center)
     return "td_norm", args, x.numel()
 
 
 def _norm_backward(center: bool, rows: int = 64 * 257):
     x = _rows(rows)
     stat = torch.rand(rows, 2) + 0.5
-    return "td_norm_backward", (_rows(rows), None, [x], bf16(WIDTH), stat, 1e-5, center), x.numel()
+    return "td_norm_backward", (_rows(rows), None, [x], bf16(WIDTH), stat, 1e-5, center, center), x.numel()
 
 
 def _wide():
     parts, one = [bf16(8, WIDTH) for _ in range(66)], bf16(66 * WIDTH)
-    return "td_norm", (parts, one, one, None, 1e-5, True), 8 * 66 * WIDTH
+    return "td_norm", (parts, one, one, None, None, 1e-5, True, True), 8 * 66 * WIDTH
 
 
 def _path(op: str):
@@ -94,8 +95,8 @@ def _group_backward():
 
 # Name -> () -> (op, its arguments, elements).
 CUDA: dict[str, Callable] = {
-    "gelu_mul": lambda: ("gelu_mul", (_rows(512), _rows(512)), 512 * WIDTH),
-    "gelu_mul backward": lambda: ("gelu_mul_backward", (_rows(512), _rows(512), _rows(512)), 512 * WIDTH),
+    "gelu_mul": lambda: ("gate_mul", (_rows(512), _rows(512), 0, True), 512 * WIDTH),
+    "gelu_mul backward": lambda: ("gate_mul_backward", (_rows(512), _rows(512), _rows(512), 0, True), 512 * WIDTH),
     "RMS norm": lambda: _norm(False, False),
     "RMS norm + residual": lambda: _norm(True, False),
     "RMS norm backward": lambda: _norm_backward(False),

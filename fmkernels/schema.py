@@ -7,7 +7,7 @@ their devices; ``fmkernels.eager`` handles every other device, and meta tensors.
 
 import torch
 
-# Rows: tdp, norm, path, step, head. Every backend implements them.
+# Rows: tdp, norm, gate, rope, path, step, head. Every backend implements them.
 SHARED = """
 tdp(Tensor param0, Tensor param1, Tensor weight, Tensor bias, Tensor times, float weight_offset) -> Tensor
 tdp_out(Tensor param0, Tensor param1, Tensor weight, Tensor bias, Tensor times, float weight_offset, Tensor(a!) out) -> ()
@@ -16,11 +16,19 @@ tdp_group(Tensor[] param0, Tensor[] param1, Tensor[] weight, Tensor[] bias, Tens
 tdp_group_out(Tensor[] param0, Tensor[] param1, Tensor[] weight, Tensor[] bias, Tensor times, float weight_offset, Tensor(a!) out) -> ()
 tdp_group_backward(Tensor grad, Tensor[] param0, Tensor[] param1, Tensor[] weight, Tensor[] bias, Tensor times, float weight_offset) -> (Tensor, Tensor)
 
-td_norm(Tensor[] x, Tensor scale, Tensor? offset, Tensor? residual, float eps, bool center) -> (Tensor, Tensor, Tensor)
-td_norm_out(Tensor[] x, Tensor scale, Tensor? offset, Tensor? residual, float eps, bool center, Tensor(a!) y, Tensor(b!)? sum) -> ()
-td_norm_backward(Tensor grad_y, Tensor? grad_sum, Tensor[] s, Tensor scale, Tensor stat, float eps, bool center) -> (Tensor, Tensor, Tensor)
-gelu_mul(Tensor a, Tensor? b) -> Tensor
-gelu_mul_backward(Tensor grad, Tensor a, Tensor? b) -> (Tensor, Tensor)
+td_norm(Tensor[] x, Tensor scale, Tensor? offset, Tensor? residual, Tensor? gate, float eps, bool center, bool inside) -> (Tensor, Tensor, Tensor)
+td_norm_out(Tensor[] x, Tensor scale, Tensor? offset, Tensor? residual, Tensor? gate, float eps, bool center, bool inside, Tensor(a!) y, Tensor(b!)? sum) -> ()
+td_norm_backward(Tensor grad_y, Tensor? grad_sum, Tensor[] s, Tensor scale, Tensor stat, float eps, bool center, bool inside) -> (Tensor, Tensor, Tensor)
+
+gate_mul(Tensor a, Tensor? b, int act, bool gate_first) -> Tensor
+gate_mul_backward(Tensor grad, Tensor a, Tensor? b, int act, bool gate_first) -> (Tensor, Tensor)
+gated_add(Tensor x, Tensor gate, Tensor y) -> Tensor
+gated_add_(Tensor(a!) x, Tensor gate, Tensor y) -> ()
+gated_add_backward(Tensor grad, Tensor gate, Tensor y) -> (Tensor, Tensor)
+
+qk_norm_rope(Tensor q, Tensor? k, Tensor? q_weight, Tensor? k_weight, Tensor cos, Tensor sin, float eps, bool norm, bool interleaved, int sequence_dim) -> (Tensor, Tensor)
+qk_norm_rope_(Tensor(a!) q, Tensor(b!)? k, Tensor? q_weight, Tensor? k_weight, Tensor cos, Tensor sin, float eps, bool norm, bool interleaved, int sequence_dim) -> ()
+qk_norm_rope_backward(Tensor? grad_q, Tensor? grad_k, Tensor q, Tensor? k, Tensor? q_weight, Tensor? k_weight, Tensor cos, Tensor sin, float eps, bool norm, bool interleaved, int sequence_dim) -> (Tensor, Tensor, Tensor, Tensor)
 
 psi(Tensor t, Tensor x0, Tensor x1, float sigma_min, float sigma_max) -> Tensor
 dt_psi(Tensor x0, Tensor x1, float sigma_min, float sigma_max) -> Tensor

@@ -94,9 +94,9 @@ def ops(dtype, parameter, shift):
         ours.flow_loss(x, None, None, x, weight, 0.1, 1.0)
         ours.flow_loss_backward(t, x, x, x, None, weight, 0.1, 1.0)
         ours.flow_loss_backward(t, x, None, None, x, None, 0.1, 1.0)
-        ours.gelu_mul(x, x)
-        ours.gelu_mul(fresh(2, 2 * odd(n)), None)
-        ours.gelu_mul_backward(grad, x, x)
+        ours.gate_mul(x, x, 0, True)
+        ours.gate_mul(fresh(2, 2 * odd(n)), None, 2, False)
+        ours.gate_mul_backward(grad, x, x, 1, True)
         ours.reparameterize_backward(grad, t, x, x, x, -6.0, 6.0)
         state, stats = fresh(2, odd(n), like=wide), fresh(2, 5, like=wide)
         ours.step_(state, x, None, x, 0.1, None, 1.0, 0.0, 3.0, 1.0, x, stats)
@@ -106,13 +106,13 @@ def ops(dtype, parameter, shift):
     for width in [*norm.ROWS, 2 * norm.ROW]:
         x, scale, one = fresh(4, 2, odd(width)), fresh(4, odd(width), like=parameter), fresh(odd(width), like=parameter)
         stat = fresh(8, 2, like=wide)
-        ours.td_norm([x], scale, None, x, 1e-8, False)
-        ours.td_norm([x], one, one, None, 1e-5, True)
-        ours.td_norm_backward(x, x, [x], scale, stat, 1e-8, False)
-        ours.td_norm_backward(x, None, [x], one, stat, 1e-5, True)
+        ours.td_norm([x], scale, None, x, None, 1e-8, False, False)
+        ours.td_norm([x], one, one, None, None, 1e-5, True, True)
+        ours.td_norm_backward(x, x, [x], scale, stat, 1e-8, False, False)
+        ours.td_norm_backward(x, None, [x], one, stat, 1e-5, True, True)
     parts, scale = [fresh(4, 2, odd(1024)) for _ in range(6)], fresh(4, 6 * odd(1024), like=parameter)
-    ours.td_norm(parts, scale, scale, None, 1e-5, True)
-    ours.td_norm_backward(fresh(4, 2, 6 * odd(1024)), None, parts, scale, stat, 1e-5, True)
+    ours.td_norm(parts, scale, scale, None, None, 1e-5, True, True)
+    ours.td_norm_backward(fresh(4, 2, 6 * odd(1024)), None, parts, scale, stat, 1e-5, True, True)
     four, times = [fresh(odd(2048), like=parameter) for _ in range(4)], fresh(3, like=wide)
     ours.tdp(*four, times, 1.0)
     ours.tdp_backward(fresh(3, odd(2048), like=parameter), *four, times, 1.0)
@@ -144,7 +144,7 @@ def recorded():
     mixed = [torch.empty(64, dtype=dtype) for dtype in (torch.float32, *halves)]
     ours.tdp_group(mixed, mixed, mixed, mixed, torch.empty(2), 1.0)  # read according to their codes
     ours.tdp_group(*[[torch.empty(64)] * 64] * 4, torch.empty(2), 1.0)  # as many items as one launch fills in
-    ours.td_norm([torch.empty(2, 64)] * 128, torch.empty(128 * 64), None, None, 1e-5, True)
+    ours.td_norm([torch.empty(2, 64)] * 128, torch.empty(128 * 64), None, None, None, 1e-5, True, True)
     _launch.hooks.remove(record)
     return list(found.values())
 

@@ -40,17 +40,20 @@ def cases():
     state, stats, z = r(16, 4, 32, 32, dtype=wide), r(16, 5, dtype=wide), r(16, 4, 32, 32)
     latent, big, big_t = z.numel(), r(64, 16, 128, 128), r(64, dtype=wide)
     return {
-        "gelu_mul": (n, lambda: ours.gelu_mul(x, x)),
-        "gelu_mul_backward": (n, lambda: ours.gelu_mul_backward(x, x, x)),
-        "rms norm": (n, lambda: ours.td_norm([x], scale, None, None, 1e-8, False)),
-        "rms norm + residual": (n, lambda: ours.td_norm([x], scale, None, x, 1e-8, False)),
-        "layer norm": (n, lambda: ours.td_norm([x], scale, scale, None, 1e-5, True)),
-        "rms norm backward": (n, lambda: ours.td_norm_backward(x, None, [x], scale, stat, 1e-8, False)),
-        "layer norm backward": (n, lambda: ours.td_norm_backward(x, None, [x], scale, stat, 1e-5, True)),
-        "layer norm of 66 tensors": (row, lambda: ours.td_norm(parts, parameter, parameter, None, 1e-5, True)),
+        "gelu_mul": (n, lambda: ours.gate_mul(x, x, 0, True)),
+        "gelu_mul_backward": (n, lambda: ours.gate_mul_backward(x, x, x, 0, True)),
+        "rms norm": (n, lambda: ours.td_norm([x], scale, None, None, None, 1e-8, False, False)),
+        "rms norm + residual": (n, lambda: ours.td_norm([x], scale, None, x, None, 1e-8, False, False)),
+        "layer norm": (n, lambda: ours.td_norm([x], scale, scale, None, None, 1e-5, True, True)),
+        "rms norm backward": (n, lambda: ours.td_norm_backward(x, None, [x], scale, stat, 1e-8, False, False)),
+        "layer norm backward": (n, lambda: ours.td_norm_backward(x, None, [x], scale, stat, 1e-5, True, True)),
+        "layer norm of 66 tensors": (
+            row,
+            lambda: ours.td_norm(parts, parameter, parameter, None, None, 1e-5, True, True),
+        ),
         "layer norm of 66 tensors, backward": (
             row,
-            lambda: ours.td_norm_backward(row_grad, None, parts, parameter, row_stat, 1e-5, True),
+            lambda: ours.td_norm_backward(row_grad, None, parts, parameter, row_stat, 1e-5, True, True),
         ),
         "tdp, T=1": (67584, lambda: ours.tdp(*one, r(1, dtype=wide), 1.0)),
         "tdp group, T=1": (total, lambda: ours.tdp_group(*four, r(1, dtype=wide), 1.0)),

@@ -173,4 +173,96 @@ void for_tiles(int64_t rows, int64_t width, const F& body) {
   });
 }
 
+// ---- rows of parameters, and sums over rows ----
+template <bool kSquare, class C>
+FMK_FN C power_of(C x) {
+  return kSquare ? x * x : x;
+}
+
+// The sum of x, or of its squares. Four partial sums, because a single one would wait for the latency of the adder.
+template <bool kSquare, class C>
+FMK_CLONES C sum_tile(const C* __restrict x, int64_t n) {
+  C a = 0, b = 0, c = 0, d = 0;
+  const int64_t q = n / 4;
+#pragma omp simd reduction(+ : a, b, c, d)
+  for (int64_t i = 0; i < q; i++) {
+    a += power_of<kSquare>(x[i]);
+    b += power_of<kSquare>(x[i + q]);
+    c += power_of<kSquare>(x[i + 2 * q]);
+    d += power_of<kSquare>(x[i + 3 * q]);
+  }
+  for (int64_t i = 4 * q; i < n; i++) a += power_of<kSquare>(x[i]);
+  return (a + b) + (c + d);
+}
+
+// Rows of parameters, (D,) or (T, D), as C. They are read in place if each is dense and has the type C: the values of a
+// group are columns of one tensor, so their rows are far apart.
+template <class C>
+class ParameterRows {
+  std::optional<Values<C>> own_;
+  const C* data_;
+  int64_t stride_;
+
+ public:
+  explicit ParameterRows(const Tensor& x) : stride_(x.size(x.dim() - 1)) {
+    const Source<C> source(x);
+    if (x.dim() == 2 && source.dtype == compute_dtype<C> && (x.stride(1) == 1 || stride_ <= 1)) {
+      data_ = static_cast<const C*>(source.data);
+      stride_ = x.stride(0);
+    } else {
+      data_ = own_.emplace(x).data();
+    }
+  }
+  const C* row(int64_t i) const { return data_ + i * stride_; }
+};
+
+// The number of rows per task.
+inline int64_t rows_per_task(int64_t width) { return std::max<int64_t>(1, kGrain * kTile / std::max<int64_t>(width, 1)); }
+
+// Sums over the rows of each group (rows that share a row of parameters), column by column: `sums` of them for each
+// column. A task is a run of rows of one group and has its own partial sums, which are added in the order of the tasks;
+// the runs depend on sizes alone.
+template <class C>
+class RunSums {
+  const int64_t width_, groups_, sums_, group_, run_length_, runs_, tasks_;
+  std::vector<C> partial_;
+
+ public:
+  RunSums(int64_t rows, int64_t width, int64_t groups, int64_t sums)
+      : width_(width),
+        groups_(groups),
+        sums_(sums),
+        group_(std::max<int64_t>(1, rows / groups)),
+        run_length_(std::max(rows_per_task(width), (group_ + 15) / 16)),
+        runs_((group_ + run_length_ - 1) / run_length_),
+        tasks_(rows == 0 ? 0 : groups * runs_),
+        partial_(size_t(sums * tasks_ * width), C(0)) {}
+
+  // body(group, begin, end, the partial sums of these rows)
+  template <class F>
+  void each(const F& body) {
+    // Short runs, of groups of few rows, are not worth a thread each.
+    const int64_t rows_each = std::max<int64_t>(1, std::min(run_length_, group_));
+    parallel(tasks_, std::max<int64_t>(1, rows_per_task(width_) / rows_each), [&](int64_t first, int64_t last) {
+      for (int64_t task = first; task < last; task++) {
+        const int64_t group = task / runs_, begin = group * group_ + task % runs_ * run_length_;
+        body(group, begin, std::min(begin + run_length_, (group + 1) * group_),
+             partial_.data() + sums_ * task * width_);
+      }
+    });
+  }
+  // Writes the sums number `which` to `out`, (groups, width).
+  void write(int64_t which, const Tensor& out) const {
+    const Sink<C> sink(out);
+    for_tiles(out.numel() == 0 ? 0 : groups_, width_, [&](int64_t group, int64_t column, int64_t n, int64_t) {
+      Tile<C> sum;
+      std::fill_n(sum.data, n, C(0));
+      for (int64_t run = 0; run < (tasks_ ? runs_ : 0); run++)
+        for (int64_t i = 0; i < n; i++)
+          sum[i] += partial_[(sums_ * (group * runs_ + run) + which) * width_ + column + i];
+      sink.write(group * width_ + column, sum.data, n);
+    });
+  }
+};
+
 }  // namespace fmk

@@ -11,25 +11,10 @@ FMK_CLONES void add_tile(const C* __restrict a, const C* __restrict b, C* __rest
   for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
-template <bool kSquare, class C>
-FMK_FN C power_of(C x) {
-  return kSquare ? x * x : x;
-}
-
-// The sum of x, or of its squares. Four partial sums, because a single one would wait for the latency of the adder.
-template <bool kSquare, class C>
-FMK_CLONES C sum_tile(const C* __restrict x, int64_t n) {
-  C a = 0, b = 0, c = 0, d = 0;
-  const int64_t q = n / 4;
-#pragma omp simd reduction(+ : a, b, c, d)
-  for (int64_t i = 0; i < q; i++) {
-    a += power_of<kSquare>(x[i]);
-    b += power_of<kSquare>(x[i + q]);
-    c += power_of<kSquare>(x[i + 2 * q]);
-    d += power_of<kSquare>(x[i + 3 * q]);
-  }
-  for (int64_t i = 4 * q; i < n; i++) a += power_of<kSquare>(x[i]);
-  return (a + b) + (c + d);
+template <class C>
+FMK_CLONES void add_gated_tile(const C* __restrict a, const C* __restrict gate, const C* __restrict b,
+                               C* __restrict out, int64_t n) {
+  for (int64_t i = 0; i < n; i++) out[i] = a[i] * gate[i] + b[i];
 }
 
 // Two sums that are computed in one pass.
@@ -146,7 +131,7 @@ struct Rows {
 // mean, so the remaining sums are small and rows far from zero lose no precision.
 template <class C>
 struct RowMoments {
-  bool center;
+  bool center, inside;
   double count = 0, mean = 0, squares = 0;
 
   void add(const C* tile, int64_t n) {
@@ -165,33 +150,9 @@ struct RowMoments {
   }
   MeanRstd<C> result(int64_t width, double eps) const {
     const double power = std::max(squares, 0.0) / double(width);
-    return {C(mean), C(center ? 1 / std::sqrt(power + eps) : 1 / (std::sqrt(power) + eps))};
+    return {C(mean), C(inside ? 1 / std::sqrt(power + eps) : 1 / (std::sqrt(power) + eps))};
   }
 };
-
-// The rows of a scale or offset, (D,) or (T, D), as C. They are read in place if each is dense and has the type C: the
-// values of a group are columns of one tensor, so their rows are far apart.
-template <class C>
-class ParameterRows {
-  std::optional<Values<C>> own_;
-  const C* data_;
-  int64_t stride_;
-
- public:
-  explicit ParameterRows(const Tensor& x) : stride_(x.size(x.dim() - 1)) {
-    const Source<C> source(x);
-    if (x.dim() == 2 && source.dtype == compute_dtype<C> && (x.stride(1) == 1 || stride_ <= 1)) {
-      data_ = static_cast<const C*>(source.data);
-      stride_ = x.stride(0);
-    } else {
-      data_ = own_.emplace(x).data();
-    }
-  }
-  const C* row(int64_t i) const { return data_ + i * stride_; }
-};
-
-// The number of rows per task. Each task of the backward has its own partial sums, so the split depends on sizes alone.
-int64_t rows_per_task(int64_t width) { return std::max<int64_t>(1, kGrain * kTile / std::max<int64_t>(width, 1)); }
 
 template <class C>
 struct Forward {
@@ -199,6 +160,7 @@ struct Forward {
   const OptTensor dense_residual = dense(call.residual);
   const Rows<C> rows{call.rows.x};
   const ParameterRows<C> scales{call.scale}, offsets{call.offset ? *call.offset : call.scale};
+  const ParameterRows<C> gates{call.gate ? *call.gate : call.scale};
   const Source<C> residual{dense_residual};
   const Sink<C> y{call.y}, sum = call.sum ? Sink<C>(*call.sum) : Sink<C>();
   C* const stats = call.stat ? call.stat->mutable_data_ptr<C>() : nullptr;
@@ -212,11 +174,10 @@ struct Forward {
   void run(int64_t begin, int64_t end) const {
     Tiles tiles;
     for (int64_t row = begin; row < end; row++) {
-      const int64_t base = row * rows.width;
-      RowMoments<C> moments{call.center};
+      RowMoments<C> moments{call.center, call.inside};
       const C* s = nullptr;
       rows.each(row, tiles.x, [&](const C* x, int64_t column, int64_t n) {
-        s = add_residual(x, base + column, n, true, tiles);
+        s = add_residual(x, row, column, n, true, tiles);
         moments.add(s, n);
       });
       if (row + 1 < end) rows.prefetch(row + 1);
@@ -229,15 +190,22 @@ struct Forward {
         normalize(s, by, row, 0, rows.width, tiles);
       else
         rows.each(row, tiles.x, [&](const C* x, int64_t column, int64_t n) {
-          normalize(add_residual(x, base + column, n, false, tiles), by, row, column, n, tiles);
+          normalize(add_residual(x, row, column, n, false, tiles), by, row, column, n, tiles);
         });
     }
   }
-  // x + residual, unrounded.
-  const C* add_residual(const C* x, int64_t at, int64_t n, bool first_pass, Tiles& tiles) const {
+  // gate * x + residual, unrounded.
+  const C* add_residual(const C* x, int64_t row, int64_t column, int64_t n, bool first_pass, Tiles& tiles) const {
     if (!residual.data) return x;
+    const int64_t at = row * rows.width + column;
     C* s = sum.at(at, tiles.sum);
-    if (first_pass || !keeps_sum) add_tile(x, residual.at(at, n, tiles.residual), s, n);
+    if (first_pass || !keeps_sum) {
+      const C* more = residual.at(at, n, tiles.residual);
+      if (call.gate)
+        add_gated_tile(x, gates.row(row / call.rows.rows_per_scale()) + column, more, s, n);
+      else
+        add_tile(x, more, s, n);
+    }
     if (first_pass) sum.put(at, s, n);
     return s;
   }
@@ -245,8 +213,10 @@ struct Forward {
     const int64_t at = row * rows.width + column, parameter_row = row / call.rows.rows_per_scale();
     const C *scale = scales.row(parameter_row) + column, *offset = offsets.row(parameter_row) + column;
     C* out = y.at(at, tiles.y);
-    if (call.center)
+    if (call.center && call.offset)
       normalize_tile<true, true>(s, by.mean, by.rstd, scale, offset, out, n);
+    else if (call.center)
+      normalize_tile<true, false>(s, by.mean, by.rstd, scale, offset, out, n);
     else if (call.offset)
       normalize_tile<false, true>(s, by.mean, by.rstd, scale, offset, out, n);
     else
@@ -255,8 +225,6 @@ struct Forward {
   }
 };
 
-// A task is a run of rows that share a row of scale. Each task has its own partial sums for the gradients of the
-// parameters, which are added in the order of the tasks.
 template <class C>
 struct Backward {
   const NormBackwardCall& call;
@@ -268,33 +236,21 @@ struct Backward {
   const Source<C> grad{dense_grad}, more{dense_more};
   const Sink<C> grad_s{call.grad_s};
   const bool rounded = size_of(dtype_of(call.grad_s)) == 2;
-  const int64_t width = rows.width, group = call.rows.rows_per_scale();
-  const int64_t run_length = std::max(rows_per_task(width), (group + 15) / 16);
-  const int64_t runs = (group + run_length - 1) / run_length;
-  const int64_t tasks = call.rows.count == 0 ? 0 : call.rows.scale_rows * runs;
-  std::vector<C> partial = std::vector<C>(size_t(2 * tasks * width), C(0));
+  const int64_t width = rows.width;
 
   struct Tiles {
     Tile<C> s, grad, more, result;
   };
 
   void run() {
-    // Short runs, of samples that have their own row of scale, are not worth a thread each.
-    const int64_t rows_each = std::max<int64_t>(1, std::min(run_length, group));
-    const int64_t grain = std::max<int64_t>(1, rows_per_task(width) / rows_each);
-    parallel(tasks, grain, [&](int64_t first, int64_t last) {
+    RunSums<C> sums(call.rows.count, width, call.rows.scale_rows, 2);
+    sums.each([&](int64_t scale_row, int64_t begin, int64_t end, C* to_scale) {
       Tiles tiles;
-      for (int64_t task = first; task < last; task++) run_task(task, tiles);
+      for (int64_t row = begin; row < end; row++)
+        run_row(row, scales.row(scale_row), to_scale, to_scale + width, tiles);
     });
-    add_tasks(0, call.grad_scale);
-    add_tasks(1, call.grad_offset);
-  }
-  void run_task(int64_t task, Tiles& tiles) {
-    const int64_t scale_row = task / runs, begin = scale_row * group + task % runs * run_length;
-    const int64_t end = std::min(begin + run_length, (scale_row + 1) * group);
-    C* to_scale = partial.data() + 2 * task * width;
-    for (int64_t row = begin; row < end; row++)
-      run_row(row, scales.row(scale_row), to_scale, to_scale + width, tiles);
+    sums.write(0, call.grad_scale);
+    sums.write(1, call.grad_offset);
   }
   void run_row(int64_t row, const C* scale, C* to_scale, C* to_offset, Tiles& tiles) const {
     const MeanRstd<C> by = normalized_by(row, tiles);
@@ -306,7 +262,7 @@ struct Backward {
       sum_gh += sums.second;
     });
     // d rms / d s = s / (D rms), and rms * rstd = 1 - eps * rstd, which is zero for a row of zeros.
-    const double share = call.center ? 1.0 : 1.0 - call.eps * double(by.rstd);
+    const double share = call.inside ? 1.0 : 1.0 - call.eps * double(by.rstd);
     const C mean_g = call.center ? C(sum_g / double(width)) : C(0);
     const C mean_gh = share > 0 ? C(sum_gh / (double(width) * share)) : C(0);
     rows.each(row, tiles.s, [&](const C* s, int64_t column, int64_t n) {
@@ -320,21 +276,9 @@ struct Backward {
   // The saved values belong to the unrounded s.
   MeanRstd<C> normalized_by(int64_t row, Tiles& tiles) const {
     if (!rounded) return {stats[2 * row], stats[2 * row + 1]};
-    RowMoments<C> moments{call.center};
+    RowMoments<C> moments{call.center, call.inside};
     rows.each(row, tiles.s, [&](const C* s, int64_t, int64_t n) { moments.add(s, n); });
     return moments.result(width, call.eps);
-  }
-  // Writes the gradient of the scale (which = 0) or of the offset (1).
-  void add_tasks(int which, const Tensor& gradient) const {
-    const Sink<C> out(gradient);
-    const int64_t scale_rows = call.scale.numel() == 0 ? 0 : call.rows.scale_rows;
-    for_tiles(scale_rows, width, [&](int64_t row, int64_t column, int64_t n, int64_t) {
-      Tile<C> sum;
-      std::fill_n(sum.data, n, C(0));
-      for (int64_t r = 0; r < (tasks ? runs : 0); r++)
-        for (int64_t i = 0; i < n; i++) sum[i] += partial[(2 * (row * runs + r) + which) * width + column + i];
-      out.write(row * width + column, sum.data, n);
-    });
   }
 };
 

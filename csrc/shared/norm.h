@@ -1,6 +1,6 @@
 // The time-dependent norms, with and without a residual, over one tensor or a list of them: the ops on any device.
-// RMS norm and layer norm are one op: y = (s - mean) * rstd * scale + offset, with s = x + residual;
-// RMS norm has mean = 0 and rstd = 1 / (rms + eps), layer norm rstd = 1 / sqrt(var + eps).
+// RMS norm and layer norm are one op: y = (s - mean) * rstd * scale + offset, with s = gate * x + residual; RMS norm has
+// mean = 0. rstd is 1 / sqrt(power + eps), or with eps outside the root 1 / (sqrt(power) + eps).
 #pragma once
 #include "tensors.h"
 
@@ -13,7 +13,7 @@ struct NormRows {
   int64_t rows_per_scale() const { return std::max<int64_t>(1, count / scale_rows); }
 };
 
-// scale (and offset, if given): (D,), (1, D) or (B, D).
+// scale, offset and gate: (D,), (1, D) or (B, D).
 inline void check_parameter(const Tensor& scale, const NormRows& rows, int64_t batch, const char* name) {
   check_tensor(scale, name);
   const int64_t dim = scale.dim();
@@ -58,10 +58,14 @@ inline Dtype out_dtype(const std::vector<Tensor>& x, const OptTensor& residual) 
 }
 
 inline NormRows check_norm(const std::vector<Tensor>& x, const Tensor& scale, const OptTensor& offset,
-                        const OptTensor& residual, double eps, bool center) {
+                        const OptTensor& residual, const OptTensor& gate, double eps) {
   const NormRows rows = check_norm(x, scale, offset);
-  FMK_CHECK(offset || !center, "a layer norm has a bias");
   check_finite(eps, "eps");
+  if (gate) {
+    FMK_CHECK(residual, "gate goes with residual");
+    check_parameter(*gate, rows, x[0].dim() > 1 ? x[0].size(0) : 1, "gate");
+    FMK_CHECK(gate->numel() == scale.numel(), "gate must have as many rows as scale");
+  }
   if (residual) {
     FMK_CHECK(x.size() == 1, "residual goes with a single x");
     check_like(*residual, x[0], "residual");
@@ -71,11 +75,12 @@ inline NormRows check_norm(const std::vector<Tensor>& x, const Tensor& scale, co
 
 // y, and sum if there is a residual.
 inline void check_norm_out(const NormRows& rows, const std::vector<Tensor>& x, const Tensor& scale,
-                           const OptTensor& offset, const OptTensor& residual, const Tensor& y, const OptTensor& sum) {
+                           const OptTensor& offset, const OptTensor& residual, const OptTensor& gate, const Tensor& y,
+                           const OptTensor& sum) {
   const Dtype dtype = out_dtype(x, residual);
   const auto sizes = sizes_of(rows);
   FMK_CHECK(sum.has_value() == residual.has_value(), "out has a place for the sum if there is a residual");
-  std::vector<const Tensor*> inputs{&scale, pointer_to(offset), pointer_to(residual)};
+  std::vector<const Tensor*> inputs{&scale, pointer_to(offset), pointer_to(residual), pointer_to(gate)};
   for (const Tensor& part : x) inputs.push_back(&part);
   for (const Tensor* out : {&y, pointer_to(sum)}) {
     if (!out) continue;
@@ -101,9 +106,9 @@ inline void check_norm_backward(const NormRows& rows, const Tensor& grad_y, cons
 struct NormCall {
   const NormRows& rows;
   const Tensor& scale;
-  const OptTensor &offset, &residual;
+  const OptTensor &offset, &residual, &gate;
   double eps;
-  bool center;
+  bool center, inside;  // inside: eps is inside the root
   const Tensor& y;
   const OptTensor &sum, &stat;
 };
@@ -118,7 +123,7 @@ struct NormBackwardCall {
   const OptTensor& grad_sum;
   const Tensor &scale, &stat;
   double eps;
-  bool center;
+  bool center, inside;
   const Tensor &grad_s, &grad_scale, &grad_offset;
 };
 void run_norm_backward(const Device& device, const NormBackwardCall& call);
@@ -129,37 +134,41 @@ inline const Tensor& first_of(const std::vector<Tensor>& list, const char* name)
 }
 
 inline std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor scale, OptTensor offset,
-                                                  OptTensor residual, double eps, bool center) {
+                                                  OptTensor residual, OptTensor gate, double eps, bool center,
+                                                  bool inside) {
   const Device device(first_of(x, "x"), "x");
-  const NormRows rows = check_norm(x, scale, offset, residual, eps, center);
+  const NormRows rows = check_norm(x, scale, offset, residual, gate, eps);
   const Dtype dtype = out_dtype(x, residual);
   const auto sizes = sizes_of(rows);
   Tensor y = fresh(sizes, dtype), stat = fresh({rows.count, 2}, wide_dtype(dtype == Dtype::f64));
   const OptTensor sum = residual ? OptTensor(fresh(sizes, dtype)) : std::nullopt;
-  run_norm(device, {rows, scale, offset, residual, eps, center, y, sum, stat});
+  run_norm(device, {rows, scale, offset, residual, gate, eps, center, inside, y, sum, stat});
   return {y, sum ? *sum : nothing(), stat};
 }
 
-inline void td_norm_out(std::vector<Tensor> x, Tensor scale, OptTensor offset, OptTensor residual, double eps,
-                        bool center, Tensor y, OptTensor sum) {
+inline void td_norm_out(std::vector<Tensor> x, Tensor scale, OptTensor offset, OptTensor residual, OptTensor gate,
+                        double eps, bool center, bool inside, Tensor y, OptTensor sum) {
   const Device device(first_of(x, "x"), "x");
-  const NormRows rows = check_norm(x, scale, offset, residual, eps, center);
-  check_norm_out(rows, x, scale, offset, residual, y, sum);
+  const NormRows rows = check_norm(x, scale, offset, residual, gate, eps);
+  check_norm_out(rows, x, scale, offset, residual, gate, y, sum);
   InPlace y_target(y), sum_target(sum);
-  run_norm(device, {rows, scale, offset, residual, eps, center, *y_target.work, sum_target.work, std::nullopt});
+  run_norm(device, {rows, scale, offset, residual, gate, eps, center, inside, *y_target.work, sum_target.work,
+                    std::nullopt});
   y_target.commit();
   sum_target.commit();
 }
 
 inline std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor grad_sum, std::vector<Tensor> s,
-                                                           Tensor scale, Tensor stat, double eps, bool center) {
+                                                           Tensor scale, Tensor stat, double eps, bool center,
+                                                           bool inside) {
   const Device device(first_of(s, "s"), "s");
   const NormRows rows = check_norm(s, scale, std::nullopt);
   check_norm_backward(rows, grad_y, grad_sum, stat);
   const Dtype wide = wide_dtype(is_double(s[0]) || is_double(grad_y));
   Tensor grad_s = fresh(sizes_of(rows), dtype_of(s[0]));
   Tensor grad_scale = fresh_like(scale, wide), grad_offset = fresh_like(scale, wide);
-  run_norm_backward(device, {rows, grad_y, grad_sum, scale, stat, eps, center, grad_s, grad_scale, grad_offset});
+  run_norm_backward(
+      device, {rows, grad_y, grad_sum, scale, stat, eps, center, inside, grad_s, grad_scale, grad_offset});
   return {grad_s, grad_scale, grad_offset};
 }
 

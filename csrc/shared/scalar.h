@@ -207,6 +207,39 @@ FMK_FN Normal<double> normal(double x) {
   return {0.5 * std::erfc(-x * 0.70710678118654752440), 0.39894228040143267794 * std::exp(-0.5 * x * x)};
 }
 
+// ---- activations: x P(x) with a P that goes from 0 to 1 ----
+enum class Activation : int32_t { gelu, gelu_tanh, silu };
+
+// act(x) and its derivative.
+template <class C>
+struct Activated {
+  C value, slope;
+};
+template <Activation kAct, class C>
+FMK_FN Activated<C> activated(C x) {
+  if constexpr (kAct == Activation::gelu) {
+    const auto phi = normal(x);
+    return {x * phi.cdf, phi.cdf + x * phi.pdf};
+  } else {
+    // 1 + tanh(u) = 2 sigmoid(2 u).
+    const C root = C(1.59576912160573071), square = x * x;
+    const bool tanh = kAct == Activation::gelu_tanh;
+    const C inner = tanh ? root * (x + C(0.044715) * x * square) : x;
+    const C slope = tanh ? root * (C(1) + C(0.134145) * square) : C(1);
+    const auto share = sigmoid_pair(inner);
+    return {x * share.value, share.value + x * (share.value * share.complement * slope)};
+  }
+}
+// f(std::integral_constant<Activation, act>{})
+template <class F>
+void with_activation(Activation act, const F& f) {
+  switch (act) {
+    case Activation::gelu: return f(std::integral_constant<Activation, Activation::gelu>{});
+    case Activation::gelu_tanh: return f(std::integral_constant<Activation, Activation::gelu_tanh>{});
+    default: return f(std::integral_constant<Activation, Activation::silu>{});
+  }
+}
+
 // |x| as an integer: in the order of the magnitudes, NaN above infinity above every number. A maximum of
 // these is one integer instruction, and tells whether anything was not finite.
 FMK_FN int32_t magnitude(float x) { return bit_cast<int32_t>(x) & 0x7fffffff; }

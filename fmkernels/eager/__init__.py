@@ -6,9 +6,17 @@ who is about to write one.
 """
 
 from fmkernels.eager.depthwise import depthwise, depthwise_backward
+from fmkernels.eager.gate import (
+    ACTIVATIONS,
+    gate_mul,
+    gate_mul_backward,
+    gated_add,
+    gated_add_,
+    gated_add_backward,
+)
 from fmkernels.eager.head import inward_clamp, reparameterize, reparameterize_backward
 from fmkernels.eager.linear import linear
-from fmkernels.eager.norm import gelu_mul, gelu_mul_backward, td_norm, td_norm_backward, td_norm_out
+from fmkernels.eager.norm import td_norm, td_norm_backward, td_norm_out
 from fmkernels.eager.path import (
     dt_psi,
     flow_loss,
@@ -19,22 +27,30 @@ from fmkernels.eager.path import (
     velocity_stats,
     velocity_summary,
 )
+from fmkernels.eager.rope import qk_norm_rope, qk_norm_rope_, qk_norm_rope_backward
 from fmkernels.eager.step import step_
 from fmkernels.eager.tdp import tdp, tdp_backward, tdp_group, tdp_group_backward, tdp_group_out, tdp_out
 
 __all__ = [
+    "ACTIVATIONS",
     "depthwise",
     "depthwise_backward",
     "dt_psi",
     "flow_loss",
     "flow_loss_backward",
     "flow_pair",
-    "gelu_mul",
-    "gelu_mul_backward",
+    "gate_mul",
+    "gate_mul_backward",
+    "gated_add",
+    "gated_add_",
+    "gated_add_backward",
     "inward_clamp",
     "linear",
     "psi",
     "psi_backward",
+    "qk_norm_rope",
+    "qk_norm_rope_",
+    "qk_norm_rope_backward",
     "reparameterize",
     "reparameterize_backward",
     "step_",

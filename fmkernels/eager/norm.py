@@ -1,56 +1,57 @@
-"""y = (s - mean) * rstd * scale + offset with s = x + residual; gelu(a) * b.
+"""y = (s - mean) * rstd * scale + offset with s = gate * x + residual.
 
-RMS norm (``center=False``): mean = 0, rstd = 1 / (|s| d^(-1/2) + eps), eps outside the root.
-Layer norm (``center=True``): rstd = 1 / sqrt(var + eps).
+Layer norm (``center=True``) subtracts the mean; RMS norm has mean = 0. With the power p = mean((s - mean)^2), rstd is
+1 / sqrt(p + eps) (``inside=True``: eps inside the root) or 1 / (sqrt(p) + eps).
 """
 
-import math
-
 import torch
-import torch.nn.functional as F
 
 from fmkernels.eager._dtypes import compute_dtype, promoted, rounded
 
 
-def _rows(parameter, x):
+def rows_of(parameter, x):
     """(D,), (1, D) or (B, D) shaped to broadcast against x of shape (B, ..., D)."""
     if parameter.dim() == 1 or x.dim() == 1:
         return parameter.reshape(-1)
     return parameter.reshape(parameter.shape[0], *([1] * (x.dim() - 2)), parameter.shape[1])
 
 
-def _moments(s, eps, center):
+def _moments(s, eps, center, inside):
     """(mean, rstd) of each row, the last dimension kept."""
-    if center:
-        mean = s.mean(-1, keepdim=True)
+    mean = s.mean(-1, keepdim=True) if center else s.new_zeros(*s.shape[:-1], 1)
+    if inside:
         return mean, torch.rsqrt((s - mean).square().mean(-1, keepdim=True) + eps)
-    norm = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
-    return torch.zeros_like(norm), 1 / (norm * max(s.shape[-1], 1) ** -0.5 + eps)
+    norm = torch.linalg.vector_norm(s - mean, dim=-1, keepdim=True)  # has a gradient at 0
+    return mean, 1 / (norm * max(s.shape[-1], 1) ** -0.5 + eps)
 
 
-def td_norm(x, scale, offset, residual, eps, center):
-    """-> y, x + residual (empty without one), and (mean, rstd) of each row."""
+def td_norm(x, scale, offset, residual, gate, eps, center, inside):
+    """-> y, gate * x + residual (empty without a residual), and (mean, rstd) of each row."""
     joined = torch.cat(x, dim=-1) if len(x) > 1 else x[0]
     dtype = joined.dtype if residual is None else promoted(joined, residual)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    s = joined.to(wide) if residual is None else joined.to(wide) + residual.to(wide)
-    mean, rstd = _moments(s, eps, center)
-    y = (s - mean) * rstd * _rows(scale, s).to(wide)
+    s = joined.to(wide)
+    if gate is not None:
+        s = s * rows_of(gate, s).to(wide)
+    if residual is not None:
+        s = s + residual.to(wide)
+    mean, rstd = _moments(s, eps, center, inside)
+    y = (s - mean) * rstd * rows_of(scale, s).to(wide)
     if offset is not None:
-        y = y + _rows(offset, s).to(wide)
+        y = y + rows_of(offset, s).to(wide)
     summed = s.new_empty(0, dtype=torch.float32) if residual is None else rounded(s, dtype)
     stat = torch.cat([mean, rstd], dim=-1).reshape(-1, 2).detach()
     return rounded(y, dtype), summed, stat
 
 
-def td_norm_out(x, scale, offset, residual, eps, center, y, sum):
-    made, summed, _ = td_norm(x, scale, offset, residual, eps, center)
+def td_norm_out(x, scale, offset, residual, gate, eps, center, inside, y, sum):
+    made, summed, _ = td_norm(x, scale, offset, residual, gate, eps, center, inside)
     y.copy_(made)
     if sum is not None:
         sum.copy_(summed)
 
 
-def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center):
+def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center, inside):
     """-> the gradient to s, to scale and to offset (both shaped as scale, in the compute type).
 
     stat belongs to the unrounded s; one that was rounded to half precision gets its own.
@@ -59,17 +60,13 @@ def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center):
     wide = compute_dtype(joined, grad_y)
     g, x = grad_y.to(wide).reshape(joined.shape), joined.to(wide)
     if joined.dtype in (torch.float16, torch.bfloat16):
-        mean, rstd = _moments(x, eps, center)
+        mean, rstd = _moments(x, eps, center, inside)
     else:
         mean, rstd = stat.to(wide).reshape(*joined.shape[:-1], 2).split(1, dim=-1)
     h = (x - mean) * rstd
-    gs = g * _rows(scale, x).to(wide)
-    if center:
-        gs_mean = gs.mean(-1, keepdim=True)
-        share = torch.ones_like(rstd)
-    else:
-        gs_mean = torch.zeros_like(rstd)
-        share = 1 - eps * rstd
+    gs = g * rows_of(scale, x).to(wide)
+    gs_mean = gs.mean(-1, keepdim=True) if center else torch.zeros_like(rstd)
+    share = torch.ones_like(rstd) if inside else 1 - eps * rstd
     along = (gs * h).mean(-1, keepdim=True) / share
     grad = rstd * (gs - gs_mean - h * torch.where(share > 0, along, 0.0))
     if grad_sum is not None:
@@ -81,26 +78,3 @@ def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center):
         return rows.sum(1).reshape(scale.shape)
 
     return rounded(grad, joined.dtype), to_parameter(g * h), to_parameter(g)
-
-
-def _halves(a, b):
-    return a.chunk(2, dim=-1) if b is None else (a, b)
-
-
-def gelu_mul(a, b):
-    gate, up = _halves(a, b)
-    wide = compute_dtype(gate, up)
-    return rounded(F.gelu(gate.to(wide)) * up.to(wide), promoted(gate, up))
-
-
-def gelu_mul_backward(grad, a, b):
-    """-> the gradients to a and b; for halves of one tensor, the gradient to it and an empty one."""
-    gate, up = _halves(a, b)
-    wide = compute_dtype(gate, up, grad)
-    x, u, g = gate.to(wide), up.to(wide), grad.to(wide).reshape(gate.shape)
-    cdf = 0.5 * torch.erfc(-x * math.sqrt(0.5))
-    pdf = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-    to_gate, to_up = g * u * (cdf + x * pdf), g * x * cdf
-    if b is None:
-        return rounded(torch.cat([to_gate, to_up], dim=-1), a.dtype), a.new_empty(0, dtype=torch.float32)
-    return rounded(to_gate, a.dtype), rounded(to_up, b.dtype)

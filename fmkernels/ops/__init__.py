@@ -1,10 +1,12 @@
 """What users call: one module a family, the same stems as csrc, eager, tests and benchmarks."""
 
 from fmkernels.ops.depthwise import depthwise
+from fmkernels.ops.gate import gate_mul, gated_add, gelu_mul
 from fmkernels.ops.head import HeadStats, reparameterize
 from fmkernels.ops.linear import linear
-from fmkernels.ops.norm import gelu_mul, td_layer_norm, td_rms_norm
+from fmkernels.ops.norm import norm_modulate, td_layer_norm, td_rms_norm
 from fmkernels.ops.path import Dt_psi, VelocityStats, flow_loss, flow_pair, psi, velocity_stats
+from fmkernels.ops.rope import qk_norm_rope
 from fmkernels.ops.step import euler_step_, multistep_step_
 from fmkernels.ops.tdp import TdpGroup, exported_tdp, tdp, tdp_group
 
@@ -18,10 +20,14 @@ __all__ = [
     "exported_tdp",
     "flow_loss",
     "flow_pair",
+    "gate_mul",
+    "gated_add",
     "gelu_mul",
     "linear",
     "multistep_step_",
+    "norm_modulate",
     "psi",
+    "qk_norm_rope",
     "reparameterize",
     "td_layer_norm",
     "td_rms_norm",

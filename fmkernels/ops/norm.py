@@ -1,4 +1,4 @@
-"""Time-dependent norms and the gelu gate: what stands between the products of a block."""
+"""Norms whose scales and offsets depend on the time, and modulated norms: one pass between the products of a block."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,10 @@ from torch import Tensor
 from fmkernels import checks, eager
 from fmkernels.autograd import norm as gradients
 from fmkernels.backend import Op
+from fmkernels.ops.rows import by_sample
 
 
-def _check_norm(x, scale, offset, residual, eps, center):
+def _check_norm(x, scale, offset, residual, gate, eps, center, inside):
     op = "td_layer_norm" if center else "td_rms_norm"
     scale_name, offset_name = ("weight", "bias") if center else ("scale", "offset")
     if not isinstance(x, (list, tuple)) or not x:
@@ -24,8 +25,8 @@ def _check_norm(x, scale, offset, residual, eps, center):
         if part.dtype != x[0].dtype:
             raise TypeError(f"{op}: {name} must have x[0]'s dtype {x[0].dtype}, got {part.dtype}")
     width, batch = sum(part.shape[-1] for part in x), x[0].shape[0] if x[0].dim() > 1 else 1
-    for name, parameter in ((scale_name, scale), (offset_name, offset)):
-        if parameter is None and name == "offset":
+    for name, parameter in ((scale_name, scale), (offset_name, offset), ("gate", gate)):
+        if parameter is None and name != scale_name:
             continue
         checks.floating(op, name, parameter)
         checks.same_device(op, name, parameter, "x", x[0])
@@ -36,11 +37,14 @@ def _check_norm(x, scale, offset, residual, eps, center):
                 f"{op}: {name} must have shape ({width},), (1, {width}) or ({batch}, {width}), "
                 f"got {tuple(parameter.shape)}"
             )
-    if offset is not None and offset.numel() != scale.numel():
-        raise ValueError(
-            f"{op}: {offset_name} must have as many rows as {scale_name}, got {tuple(offset.shape)} beside "
-            f"{tuple(scale.shape)}; expand the smaller one"
-        )
+    for name, parameter in ((offset_name, offset), ("gate", gate)):
+        if parameter is not None and parameter.numel() != scale.numel():
+            raise ValueError(
+                f"{op}: {name} must have as many rows as {scale_name}, got {tuple(parameter.shape)} beside "
+                f"{tuple(scale.shape)}; expand the smaller one"
+            )
+    if gate is not None and residual is None:
+        raise ValueError(f"{op}: gate goes with residual")
     if residual is not None:
         if len(x) > 1:
             raise ValueError(f"{op}: residual goes with a single tensor x, got a list of {len(x)}")
@@ -48,12 +52,13 @@ def _check_norm(x, scale, offset, residual, eps, center):
     checks.number(op, "eps", eps)
 
 
-def _check_norm_out(x, scale, offset, residual, eps, center, y, summed):
+def _check_norm_out(x, scale, offset, residual, gate, eps, center, inside, y, summed):
     op = "td_layer_norm" if center else "td_rms_norm"
-    _check_norm(x, scale, offset, residual, eps, center)
+    _check_norm(x, scale, offset, residual, gate, eps, center, inside)
     dtype = x[0].dtype if residual is None else torch.promote_types(x[0].dtype, residual.dtype)
     shape = (*x[0].shape[:-1], sum(part.shape[-1] for part in x))
-    inputs = {f"x[{i}]": part for i, part in enumerate(x)} | {"scale": scale, "offset": offset, "residual": residual}
+    inputs = {f"x[{i}]": part for i, part in enumerate(x)}
+    inputs |= {"scale": scale, "offset": offset, "residual": residual, "gate": gate}
     for name, out in (("out" if summed is None else "out[0]", y), ("out[1]", summed)):
         if out is None:
             continue
@@ -66,33 +71,26 @@ def _check_norm_out(x, scale, offset, residual, eps, center, y, summed):
         inputs[name] = out
 
 
-def _check_gelu_mul(a, b):
-    checks.floating("gelu_mul", "a", a)
-    if b is not None:
-        checks.like("gelu_mul", "b", b, "a", a)
-    elif a.dim() < 1 or a.shape[-1] % 2:
-        raise ValueError(f"gelu_mul: a holds both halves, so its last dimension must be even, got {tuple(a.shape)}")
-
-
 _NORM = Op("td_norm", eager.td_norm, _check_norm, gradients.td_norm)
 _NORM_OUT = Op("td_norm_out", eager.td_norm_out, _check_norm_out)
-_GELU_MUL = Op("gelu_mul", eager.gelu_mul, _check_gelu_mul, gradients.gelu_mul)
 
 
-def _same_rows(scale, offset):
-    """A shared scale beside offsets of each sample, or the reverse, repeated: the op takes equally many rows."""
-    if not isinstance(scale, Tensor) or not isinstance(offset, Tensor) or scale.shape == offset.shape:
-        return scale, offset
-    rows = max(x.shape[0] if x.dim() == 2 else 1 for x in (scale, offset))
+def _same_rows(*parameters):
+    """Shared rows beside rows of each sample, repeated: the op takes equally many rows."""
+    given = [x for x in parameters if isinstance(x, Tensor)]
+    if len({x.shape for x in given}) < 2:
+        return parameters
+    rows = next((x.shape[0] for x in given if x.dim() == 2 and x.shape[0] != 1), 1)
     return tuple(
-        x.expand(rows, x.shape[-1]) if x.dim() in (1, 2) and x.numel() == x.shape[-1] else x for x in (scale, offset)
+        x.expand(rows, x.shape[-1]) if isinstance(x, Tensor) and x.dim() in (1, 2) and x.numel() == x.shape[-1] else x
+        for x in parameters
     )
 
 
 def _norm(x, scale, offset, residual, eps, center, out):
     scale, offset = _same_rows(scale, offset)
     if out is None:
-        y, summed, _ = _NORM(x, scale, offset, residual, eps, center)
+        y, summed, _ = _NORM(x, scale, offset, residual, None, eps, center, center)
         return y if residual is None else (y, summed)
     op = "td_layer_norm" if center else "td_rms_norm"
     pair = isinstance(out, (list, tuple))
@@ -100,7 +98,7 @@ def _norm(x, scale, offset, residual, eps, center, out):
         raise ValueError(f"{op}: out must be {'a tensor' if residual is None else '(y, sum), because of residual'}")
     y, summed = out if pair else (out, None)
     checks.no_gradient(op, "out", *x, scale, offset, residual, y, summed)
-    _NORM_OUT(x, scale, offset, residual, eps, center, y, summed)
+    _NORM_OUT(x, scale, offset, residual, None, eps, center, center, y, summed)
     checks.written(y, summed)
     return out
 
@@ -147,10 +145,60 @@ def td_layer_norm(
     return _norm(parts, weight, bias, residual, eps, True, out)
 
 
-def gelu_mul(a: Tensor, b: Tensor | None = None) -> Tensor:
-    """``gelu(a) * b`` with the exact (erf) gelu, in one pass; gradients to both.
+def norm_modulate(
+    x: Tensor,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    gate: Tensor | None = None,
+    *,
+    kind: str = "layer",
+    eps: float = 1e-6,
+    eps_outside: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """``(norm(s) * weight + bias) * (1 + scale) + shift`` over the last dimension in one pass, with ``s = x`` or
+    ``s = residual + gate * x``.
 
-    a, b: one shape. With ``b`` left out, ``a`` holds both as the halves of its last dimension, gate
-    first, and the result has half its width.
+    Returns the result, and with ``residual`` the pair ``(result, s)``. Both have x's dtype (promoted with residual's);
+    the arithmetic is in fp32 (fp64 for fp64 inputs), and each is rounded once. Gradients go to all tensors.
+
+    Args:
+        x: (B, ..., D), for example the output of attention when ``residual`` is the stream that it is added to.
+        scale, shift, weight, bias, gate: rows of D elements of any floating dtype: (D,), (B, D), or the number of
+            dimensions of x with sizes of 1 behind those that they vary over, as (B, 1, D) or, per token, (B, S, D).
+        residual: a tensor of x's shape. ``gate`` requires it.
+        kind: "layer" subtracts the mean; "rms" does not.
+        eps: added to the mean square inside the root (as in torch), or with ``eps_outside`` to the root.
     """
-    return _GELU_MUL(a, b)
+    op = "norm_modulate"
+    checks.batched(op, "x", x)
+    checks.number(op, "eps", eps)
+    if kind not in ("layer", "rms"):
+        raise ValueError(f"{op}: kind must be 'layer' or 'rms', got {kind!r}")
+    if residual is not None:
+        checks.like(op, "residual", residual, "x", x)
+    elif gate is not None:
+        raise ValueError(f"{op}: gate requires residual, the tensor that gate * x is added to")
+    flat, parameters = by_sample(op, x, scale=scale, shift=shift, weight=weight, bias=bias, gate=gate)
+    wide = torch.float64 if torch.float64 in (x.dtype, getattr(residual, "dtype", None)) else torch.float32
+    factor, offset = _modulated(*parameters[:4], wide)
+    if factor is None:
+        factor = x.new_ones(x.shape[-1], dtype=wide)
+    factor, offset, gate = _same_rows(factor, offset, parameters[4])
+    stream = None if residual is None else residual.reshape(flat.shape)
+    y, s, _ = _NORM([flat], factor, offset, stream, gate, eps, kind == "layer", not eps_outside)
+    y = y.reshape(x.shape)
+    return y if residual is None else (y, s.reshape(x.shape))
+
+
+def _modulated(scale, shift, weight, bias, wide):
+    """The factor and the offset, of which each may be None, of h * weight + bias followed by scale and shift."""
+    if scale is None:
+        if bias is None or shift is None:
+            return weight, shift if bias is None else bias
+        return weight, bias.to(wide) + shift
+    factor = scale.to(wide) + 1
+    offset = shift if bias is None else factor * bias if shift is None else factor * bias + shift
+    return factor if weight is None else factor * weight, offset

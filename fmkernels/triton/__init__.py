@@ -4,9 +4,9 @@ Importing this module imports triton; the backend does so at the first call that
 kernels: calls with float64 tensors use the eager ops, except for the dt of a step.
 """
 
+from fmkernels.triton.gate import gate_mul, gate_mul_backward, gated_add, gated_add_, gated_add_backward
 from fmkernels.triton.head import reparameterize, reparameterize_backward
 from fmkernels.triton.norm import td_norm, td_norm_backward, td_norm_out
-from fmkernels.triton.norm_gelu import gelu_mul, gelu_mul_backward
 from fmkernels.triton.path import (
     dt_psi,
     flow_loss,
@@ -17,11 +17,12 @@ from fmkernels.triton.path import (
     velocity_stats,
     velocity_summary,
 )
+from fmkernels.triton.rope import qk_norm_rope, qk_norm_rope_, qk_norm_rope_backward
 from fmkernels.triton.step import step_
 from fmkernels.triton.tdp import tdp, tdp_backward, tdp_group, tdp_group_backward, tdp_group_out, tdp_out
 
 # Maximum number of launches per op on dense tensors. The second one adds up partial sums; in the backward of a wide
-# norm, it reads grad and s again.
+# norm, it reads grad and s again. q and k have their own launches.
 LAUNCHES = {
     "tdp": 1,
     "tdp_out": 1,
@@ -32,8 +33,14 @@ LAUNCHES = {
     "td_norm": 1,
     "td_norm_out": 1,
     "td_norm_backward": 2,
-    "gelu_mul": 1,
-    "gelu_mul_backward": 1,
+    "gate_mul": 1,
+    "gate_mul_backward": 1,
+    "gated_add": 1,
+    "gated_add_": 1,
+    "gated_add_backward": 2,
+    "qk_norm_rope": 2,
+    "qk_norm_rope_": 2,
+    "qk_norm_rope_backward": 4,
     "psi": 1,
     "dt_psi": 1,
     "flow_pair": 1,
@@ -53,10 +60,16 @@ __all__ = [
     "flow_loss",
     "flow_loss_backward",
     "flow_pair",
-    "gelu_mul",
-    "gelu_mul_backward",
+    "gate_mul",
+    "gate_mul_backward",
+    "gated_add",
+    "gated_add_",
+    "gated_add_backward",
     "psi",
     "psi_backward",
+    "qk_norm_rope",
+    "qk_norm_rope_",
+    "qk_norm_rope_backward",
     "reparameterize",
     "reparameterize_backward",
     "step_",

@@ -161,6 +161,23 @@ def normal(x):
 
 
 @triton.jit
+def activated(x, ACT: tl.constexpr):
+    """act(x) and its derivative for gelu (0), its approximation with tanh (1) and silu (2); each is x P(x)."""
+    if ACT == 0:
+        share, pdf = normal(x)
+        slope = share + x * pdf
+    else:
+        inner, slope_of_inner = x, 1.0
+        if ACT == 1:  # 1 + tanh(u) = 2 sigmoid(2 u)
+            square = x * x
+            inner = 1.59576912160573071 * (x + 0.044715 * x * square)
+            slope_of_inner = 1.59576912160573071 * (1.0 + 0.134145 * square)
+        share, rest = sigmoid_pair(inner)
+        slope = share + x * (share * rest * slope_of_inner)
+    return x * share, slope
+
+
+@triton.jit
 def add_up(parts, count, USED: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
     """The sums of USED rows of ``count`` partial sums, in fp64 and always in the same order.
 

@@ -1,6 +1,6 @@
-"""y = (s - mean) * rstd * scale + offset with s = x + residual; RMS norm and layer norm are one kernel.
+"""y = (s - mean) * rstd * scale + offset with s = gate * x + residual; RMS norm and layer norm are one kernel.
 
-RMS norm: mean = 0, rstd = 1 / (|s| d^(-1/2) + eps). Layer norm: rstd = 1 / sqrt(var + eps).
+RMS norm: mean = 0. rstd = 1 / sqrt(power + eps), or with eps outside the root 1 / (sqrt(power) + eps).
 Rows up to ROW wide are kept in registers, several at a time if they are short; ``norm_wide`` has the kernels for wider
 rows and for lists of tensors.
 """
@@ -35,7 +35,7 @@ COLUMNS, RUNS = 32, 64  # columns and partial sums per column that a program add
 
 
 @triton.jit
-def _moments(s, inside, inverse_width, eps, CENTER: tl.constexpr):
+def _moments(s, inside, inverse_width, eps, CENTER: tl.constexpr, INSIDE: tl.constexpr):
     """(mean, rstd) of rows in registers. A rounded mean is subtracted first, so that rows far from zero stay accurate.
 
     inverse_width: 1 / width. A division is a call, which would move registers to the stack.
@@ -49,12 +49,12 @@ def _moments(s, inside, inverse_width, eps, CENTER: tl.constexpr):
     else:
         power = (tl.sum(s * s, 1) * inverse_width)[:, None]
         mean = tl.zeros_like(power)
-    return mean, rstd_of(power, eps, CENTER)
+    return mean, rstd_of(power, eps, INSIDE)
 
 
 @triton.jit
 def _parameter(pointer, row, per_scale, stride, column, width, inside, SHARED: tl.constexpr):
-    """The rows of scale or offset for these rows; a shared row is read once."""
+    """The rows of scale, offset or gate for these rows; a shared row is read once."""
     if SHARED:
         values = get(pointer, column, column < width)
     else:
@@ -64,8 +64,9 @@ def _parameter(pointer, row, per_scale, stride, column, width, inside, SHARED: t
 
 @tunable("width")
 def _rows(
-    x, residual, scale, offset, y, total, stat, rows, width, per_scale, scale_stride, offset_stride, eps, inverse_width,
-    CENTER: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    x, residual, scale, offset, gate, y, total, stat, rows, width, per_scale, scale_stride, offset_stride, gate_stride,
+    eps, inverse_width, CENTER: tl.constexpr, INSIDE: tl.constexpr, SHARED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """x, residual, y, total: (rows, width). stat: (rows, 2). ``per_scale`` rows share a row of scale and offset."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -73,9 +74,11 @@ def _rows(
     inside, i = (row < rows) & (column < width), row * width + column
     s = get(x, i, inside)
     if residual is not None:
+        if gate is not None:
+            s *= _parameter(gate, row, per_scale, gate_stride, column, width, inside, SHARED)
         s += get(residual, i, inside)
         put(total, i, s, inside)
-    mean, rstd = _moments(s, inside, inverse_width, eps, CENTER)
+    mean, rstd = _moments(s, inside, inverse_width, eps, CENTER, INSIDE)
     result = (s - mean) * rstd * _parameter(scale, row, per_scale, scale_stride, column, width, inside, SHARED)
     if offset is not None:
         result += _parameter(offset, row, per_scale, offset_stride, column, width, inside, SHARED)
@@ -87,7 +90,7 @@ def _rows(
 @tunable("width")
 def _rows_backward(
     grad, more, s_in, scale, stat, to_s, parts, group, width, scale_stride, run, runs, eps, inverse_width,
-    CENTER: tl.constexpr, ROUNDED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    CENTER: tl.constexpr, INSIDE: tl.constexpr, ROUNDED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradient to s of a run of rows that share a row of scale; the partial sums of those to scale and offset."""
     pid = tl.program_id(0)
@@ -103,12 +106,12 @@ def _rows_backward(
         inside, i = here & (column < width), row * width + column
         g, s = get(grad, i, inside), get(s_in, i, inside)
         if ROUNDED:  # stat is that of s before rounding
-            mean, rstd = _moments(s, inside, inverse_width, eps, CENTER)
+            mean, rstd = _moments(s, inside, inverse_width, eps, CENTER, INSIDE)
         else:
             mean = tl.load(stat + 2 * row, mask=here, other=0.0)
             rstd = tl.load(stat + 2 * row + 1, mask=here, other=0.0)
         h, gs = tl.where(inside, (s - mean) * rstd, 0.0), g * weight
-        result = gs - h * along_h((tl.sum(gs * h, 1) * inverse_width)[:, None], rstd, eps, CENTER)
+        result = gs - h * along_h((tl.sum(gs * h, 1) * inverse_width)[:, None], rstd, eps, INSIDE)
         if CENTER:
             result -= (tl.sum(gs, 1) * inverse_width)[:, None]
         result *= rstd
@@ -149,24 +152,27 @@ class Shape(NamedTuple):
     scales: int
     per_scale: int
     programs: int
-    by_center: tuple[Meta, Meta] | None  # of the forward, for center False and True; None if a row does not fit
+    by_kind: dict[tuple[bool, bool], Meta] | None  # of the forward, for (center, inside); None if a row does not fit
 
 
 @functools.lru_cache(maxsize=1024)
 def _shape(leading, widths, scale):
     """The Shape for tensors with these leading sizes and widths, and a scale of this size."""
     rows, width, scales = math.prod(leading), sum(widths), scale[0] if len(scale) == 2 else 1
-    programs, by_center = 0, None
+    programs, by_kind = 0, None
     if len(widths) == 1 and width <= ROW:
         block = _block(width)
         at_once, threads, *_ = ROWS[block]
         programs = cdiv(rows, at_once)
-        by_center = tuple(
-            meta(threads=threads, CENTER=center, SHARED=scales == 1, ROWS=at_once, BLOCK=block)
+        by_kind = {
+            (center, inside): meta(
+                threads=threads, CENTER=center, INSIDE=inside, SHARED=scales == 1, ROWS=at_once, BLOCK=block
+            )
             for center in (False, True)
-        )
+            for inside in (False, True)
+        }
     per_scale = max(1, rows // max(1, scales))
-    return Shape((*leading, width), widths, rows, width, 1 / max(1, width), scales, per_scale, programs, by_center)
+    return Shape((*leading, width), widths, rows, width, 1 / max(1, width), scales, per_scale, programs, by_kind)
 
 
 def _block(width):
@@ -213,45 +219,46 @@ def _row_stride(parameter, shape):
     return parameter, strides[0] if shape.scales > 1 else 0
 
 
-def _run(x, shape, scale, offset, residual, eps, center, y, summed):
+def _run(x, shape, scale, offset, residual, gate, eps, center, inside, y, summed):
     """Fill y and, with a residual, summed, both dense; return (mean, rstd) of each row."""
     stat = y.new_empty(shape.rows, 2, dtype=torch.float32)
     if shape.width == 0:
         return stat.fill_(torch.nan)  # of no elements
     residual = dense(residual)
     (scale, scale_stride), (offset, offset_stride) = _row_stride(scale, shape), _row_stride(offset, shape)
-    if shape.by_center is None:
-        strides = scale_stride, offset_stride
-        norm_wide.forward(x, shape, residual, scale, offset, y, summed, stat, strides, eps, center)
+    gate, gate_stride = _row_stride(gate, shape)
+    if shape.by_kind is None:
+        strides = scale_stride, offset_stride, gate_stride
+        norm_wide.forward(x, shape, residual, scale, offset, gate, y, summed, stat, strides, eps, center, inside)
         return stat
     launch(
-        _rows, shape.programs, shape.by_center[center], x[0], residual, scale, offset, y, summed, stat, shape.rows,
-        shape.width, shape.per_scale, scale_stride, offset_stride, eps, shape.inverse_width,
+        _rows, shape.programs, shape.by_kind[center, inside], x[0], residual, scale, offset, gate, y, summed, stat,
+        shape.rows, shape.width, shape.per_scale, scale_stride, offset_stride, gate_stride, eps, shape.inverse_width,
     )  # fmt: skip
     return stat
 
 
-def td_norm(x, scale, offset, residual, eps, center):
+def td_norm(x, scale, offset, residual, gate, eps, center, inside):
     x, shape = _shape_of(x, scale)
     first = x[0]
     if residual is None:
         y = torch.empty_like(first) if len(x) == 1 else first.new_empty(shape.sizes)
-        stat = _run(x, shape, scale, offset, None, eps, center, y, None)
+        stat = _run(x, shape, scale, offset, None, None, eps, center, inside, y, None)
         return y, stat.new_empty(0), stat
     y = first.new_empty(shape.sizes, dtype=promoted(first, residual))
     summed = torch.empty_like(y)
-    return y, summed, _run(x, shape, scale, offset, residual, eps, center, y, summed)
+    return y, summed, _run(x, shape, scale, offset, residual, gate, eps, center, inside, y, summed)
 
 
-def td_norm_out(x, scale, offset, residual, eps, center, y, sum):
+def td_norm_out(x, scale, offset, residual, gate, eps, center, inside, y, sum):
     x, shape = _shape_of(x, scale)
     y_target, sum_target = InPlace(y), InPlace(sum)
-    _run(x, shape, scale, offset, residual, eps, center, y_target.work, sum_target.work)
+    _run(x, shape, scale, offset, residual, gate, eps, center, inside, y_target.work, sum_target.work)
     y_target.commit()
     sum_target.commit()
 
 
-def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center):
+def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center, inside):
     s, shape = _shape_of(s, scale)
     to_s = torch.empty_like(s[0]) if len(s) == 1 else s[0].new_empty(shape.sizes)
     to_scale, to_offset = empty(scale, torch.float32), empty(scale, torch.float32)
@@ -260,10 +267,12 @@ def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center):
     scale, stride = _row_stride(scale, shape)
     grad, more, stat, group = dense(grad_y), dense(grad_sum), dense(stat), shape.per_scale
     rounded = s[0].dtype in (torch.float16, torch.bfloat16)
-    if shape.by_center is None:
-        norm_wide.backward(s, shape, grad, more, scale, stat, to_s, to_scale, to_offset, stride, eps, center, rounded)
+    if shape.by_kind is None:
+        norm_wide.backward(
+            s, shape, grad, more, scale, stat, to_s, to_scale, to_offset, stride, eps, center, inside, rounded
+        )
         return to_s, to_scale, to_offset
-    run, runs, constants = _runs(shape.width, shape.rows, group, center, rounded)
+    run, runs, constants = _runs(shape.width, shape.rows, group, center, inside, rounded)
     tiles = cdiv(shape.width, COLUMNS)
     parts = stat.new_empty(shape.scales * runs, 2, shape.width)
     launch(
@@ -275,9 +284,10 @@ def td_norm_backward(grad_y, grad_sum, s, scale, stat, eps, center):
     return to_s, to_scale, to_offset
 
 
-def _runs(width, rows, group, center, rounded):
+def _runs(width, rows, group, center, inside, rounded):
     """Rows per program of the backward, programs per row of scale, and the Meta of the launch."""
     block = _block(width)
     *_, at_once, threads = ROWS[block]
     run = at_once * min(STEPS, max(1, rows // (at_once * PROGRAMS)))
-    return run, cdiv(group, run), meta(threads=threads, CENTER=center, ROUNDED=rounded, ROWS=at_once, BLOCK=block)
+    constants = {"CENTER": center, "INSIDE": inside, "ROUNDED": rounded, "ROWS": at_once, "BLOCK": block}
+    return run, cdiv(group, run), meta(threads=threads, **constants)

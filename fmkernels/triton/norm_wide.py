@@ -25,16 +25,16 @@ FIELDS = tl.constexpr(4)  # of the table
 
 
 @triton.jit
-def rstd_of(power, eps, CENTER: tl.constexpr):
-    """1 / sqrt(var + eps), or 1 / (rms + eps)."""
+def rstd_of(power, eps, INSIDE: tl.constexpr):
+    """1 / sqrt(power + eps), or 1 / (sqrt(power) + eps)."""
     power = tl.where(power < 0, 0.0, power)  # negative because of rounding; NaN stays NaN
-    return tl.div_rn(1.0, tl.sqrt_rn(power + eps) if CENTER else tl.sqrt_rn(power) + eps)
+    return tl.div_rn(1.0, tl.sqrt_rn(power + eps) if INSIDE else tl.sqrt_rn(power) + eps)
 
 
 @triton.jit
-def along_h(mean_gh, rstd, eps, CENTER: tl.constexpr):
+def along_h(mean_gh, rstd, eps, INSIDE: tl.constexpr):
     """The factor of h in the gradient: d rms / d s = s / (D rms), rms * rstd = 1 - eps * rstd; 0 for a row of zeros."""
-    if not CENTER:
+    if not INSIDE:
         share = 1.0 - eps * rstd
         mean_gh = tl.where(share > 0, tl.div_rn(mean_gh, tl.where(share > 0, share, 1.0)), 0.0)
     return mean_gh
@@ -76,10 +76,10 @@ def _sum(lanes):
 
 @triton.jit
 def _wide_moments(
-    tiles, tile_count, residual, total, row, width, eps, CENTER: tl.constexpr, DTYPE: tl.constexpr,
-    ALIGNED: tl.constexpr, FULL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    tiles, tile_count, residual, gate, total, row, width, eps, CENTER: tl.constexpr, INSIDE: tl.constexpr,
+    DTYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """(mean, rstd) of a row; writes x + residual to ``total``.
+    """(mean, rstd) of a row; writes gate * x + residual to ``total``.
 
     Each lane adds up its own elements in fp32, and the lanes are added up in fp64 at the end, so no threads exchange
     values in the loop. For a layer norm, the elements are taken relative to the mean of the first tile, so that rows
@@ -92,6 +92,8 @@ def _wide_moments(
         for j in tl.static_range(TILES):
             s, column, inside = widen(parts[j][0]), parts[j][1], parts[j][2]
             if residual is not None:
+                if gate is not None:
+                    s *= get(gate, column, inside)
                 s += get(residual, row * width + column, inside)
                 if total is not None:
                     put(total, row * width + column, s, inside)
@@ -108,21 +110,23 @@ def _wide_moments(
         mean = (near + shift).to(tl.float32)
     else:
         mean = 0.0
-    return mean, rstd_of(power.to(tl.float32), eps, CENTER)
+    return mean, rstd_of(power.to(tl.float32), eps, INSIDE)
 
 
 @triton.jit
 def _wide(
-    tiles, residual, scale, offset, y, total, stat, tile_count, width, per_scale, scale_stride, offset_stride, eps,
-    CENTER: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr, TILE: tl.constexpr,
-    TILES: tl.constexpr,
+    tiles, residual, scale, offset, gate, y, total, stat, tile_count, width, per_scale, scale_stride, offset_stride,
+    gate_stride, eps, CENTER: tl.constexpr, INSIDE: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    FULL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """One row: x in tiles, y and total (rows, width), stat (rows, 2); ``per_scale`` rows share a row of scale."""
     row = tl.program_id(0).to(tl.int64)
     if ALIGNED:
         width = tl.multiple_of(width, 8)
+    if gate is not None:
+        gate += row // per_scale * gate_stride
     mean, rstd = _wide_moments(
-        tiles, tile_count, residual, total, row, width, eps, CENTER, DTYPE, ALIGNED, FULL, TILE, TILES
+        tiles, tile_count, residual, gate, total, row, width, eps, CENTER, INSIDE, DTYPE, ALIGNED, FULL, TILE, TILES
     )
     tl.store(stat + 2 * row, mean)
     tl.store(stat + 2 * row + 1, rstd)
@@ -134,6 +138,8 @@ def _wide(
         for j in tl.static_range(TILES):
             s, column, inside = widen(parts[j][0]), parts[j][1], parts[j][2]
             if residual is not None:
+                if gate is not None:
+                    s *= get(gate, column, inside)
                 s += get(residual, row * width + column, inside)
             result = (s - mean) * rstd * get(scale, column, inside)
             if offset is not None:
@@ -144,8 +150,8 @@ def _wide(
 @triton.jit
 def _wide_backward(
     tiles, grad, more, scale, stat, to_s, used, tile_count, width, per_scale, scale_stride, eps,
-    CENTER: tl.constexpr, ROUNDED: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr,
-    TILE: tl.constexpr, TILES: tl.constexpr,
+    CENTER: tl.constexpr, INSIDE: tl.constexpr, ROUNDED: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    FULL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """The gradient to s of one row; stores the moments it used for ``_wide_columns``."""
     row = tl.program_id(0).to(tl.int64)
@@ -153,7 +159,7 @@ def _wide_backward(
         width = tl.multiple_of(width, 8)
     if ROUNDED:
         mean, rstd = _wide_moments(
-            tiles, tile_count, None, None, row, width, eps, CENTER, DTYPE, ALIGNED, FULL, TILE, TILES
+            tiles, tile_count, None, None, None, row, width, eps, CENTER, INSIDE, DTYPE, ALIGNED, FULL, TILE, TILES
         )
     else:
         mean, rstd = tl.load(stat + 2 * row), tl.load(stat + 2 * row + 1)
@@ -169,7 +175,7 @@ def _wide_backward(
             sum_g += sum_fours(gs)
             sum_gh += sum_fours(tl.where(inside, gs * ((s - mean) * rstd), 0.0))
     mean_g = (_sum(sum_g) / width).to(tl.float32) if CENTER else 0.0
-    along = along_h((_sum(sum_gh) / width).to(tl.float32), rstd, eps, CENTER)
+    along = along_h((_sum(sum_gh) / width).to(tl.float32), rstd, eps, INSIDE)
     for k in range(0, tile_count, TILES):
         parts = _parts(tiles, k, row, DTYPE, ALIGNED, FULL, TILE, TILES)
         for j in tl.static_range(TILES):
@@ -238,19 +244,19 @@ def _constants(widths, dtype, addresses_aligned):
     return count, {**both, "TILES": at_once}, meta(**both, PIECE=PIECE, ROWS=ROWS)
 
 
-def forward(x, shape, residual, scale, offset, y, total, stat, strides, eps, center):
+def forward(x, shape, residual, scale, offset, gate, y, total, stat, strides, eps, center, inside):
     tiles = _tiles_of(x, shape.widths)
     launch(
-        _wide, shape.rows, meta(CENTER=center, **tiles.by_row), tiles.rows, residual, scale, offset, y, total, stat,
-        tiles.count, shape.width, shape.per_scale, *strides, eps,
+        _wide, shape.rows, meta(CENTER=center, INSIDE=inside, **tiles.by_row), tiles.rows, residual, scale, offset,
+        gate, y, total, stat, tiles.count, shape.width, shape.per_scale, *strides, eps,
     )  # fmt: skip
 
 
-def backward(x, shape, grad, more, scale, stat, to_s, to_scale, to_offset, stride, eps, center, rounded):
+def backward(x, shape, grad, more, scale, stat, to_s, to_scale, to_offset, stride, eps, center, inside, rounded):
     tiles, used = _tiles_of(x, shape.widths), torch.empty_like(stat, dtype=torch.float32)
     launch(
-        _wide_backward, shape.rows, meta(CENTER=center, ROUNDED=rounded, **tiles.by_row), tiles.rows, grad, more, scale,
-        stat, to_s, used, tiles.count, shape.width, shape.per_scale, stride, eps,
+        _wide_backward, shape.rows, meta(CENTER=center, INSIDE=inside, ROUNDED=rounded, **tiles.by_row), tiles.rows,
+        grad, more, scale, stat, to_s, used, tiles.count, shape.width, shape.per_scale, stride, eps,
     )  # fmt: skip
     pieces = tiles.count * (TILE // PIECE)
     launch(

@@ -202,8 +202,8 @@ def test_a_graph_fills_its_tables_at_every_replay(name, monkeypatch):
     four, times = [[r(n) for n in (5, 2100, *[3] * 70)] for _ in range(4)], r(2)
     group_grad = r(2, 2315)
     call = {
-        "norm": lambda: kernels.td_norm(parts, scale, None, None, 1e-5, True),
-        "norm_backward": lambda: kernels.td_norm_backward(grad, None, parts, scale, stat, 1e-5, True),
+        "norm": lambda: kernels.td_norm(parts, scale, None, None, None, 1e-5, True, True),
+        "norm_backward": lambda: kernels.td_norm_backward(grad, None, parts, scale, stat, 1e-5, True, True),
         "group": lambda: (kernels.tdp_group(*four, times, 1.0),),
         "group_backward": lambda: kernels.tdp_group_backward(group_grad, *four, times, 1.0),
     }[name]
@@ -234,7 +234,7 @@ def test_float64_is_the_eager_ops():
 
 def test_direct_calls_are_refused_as_the_compiled_kernels_refuse_them():
     with pytest.raises(ValueError, match="offset must have as many rows as scale"):
-        torch.ops.fmkernels.td_norm([r(2, 3, 8)], r(8), r(2, 8), None, 1e-5, False)
+        torch.ops.fmkernels.td_norm([r(2, 3, 8)], r(8), r(2, 8), None, None, 1e-5, False, False)
 
 
 def test_an_infinite_parameter_has_finite_gradients():

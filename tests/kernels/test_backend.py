@@ -138,7 +138,7 @@ except RuntimeError as error:
     assert "changed in place between" in str(error)
 y = fk.td_rms_norm(x.float(), s.bfloat16(), o)
 y.sum().backward()
-print([n for n in ("td_norm", "gelu_mul", "tdp") if fk.backend.OPS[n].direct], s.grad.dtype, o.grad.dtype)
+print([n for n in ("td_norm", "gate_mul", "tdp") if fk.backend.OPS[n].direct], s.grad.dtype, o.grad.dtype)
 """
 
 
@@ -146,8 +146,8 @@ print([n for n in ("td_norm", "gelu_mul", "tdp") if fk.backend.OPS[n].direct], s
     ("present", "python_gradients", "warns"),
     [
         (("_cpu", "_host", "_autograd"), "['tdp']", 0),
-        (("_cpu", "_host"), "['td_norm', 'gelu_mul', 'tdp']", 0),
-        (("_cpu", "_host", "broken"), "['td_norm', 'gelu_mul', 'tdp']", 1),
+        (("_cpu", "_host"), "['td_norm', 'gate_mul', 'tdp']", 0),
+        (("_cpu", "_host", "broken"), "['td_norm', 'gate_mul', 'tdp']", 1),
     ],
     ids=["in C++", "not built", "broken"],
 )
@@ -212,7 +212,7 @@ _launch.hooks.append(lambda kernel, *_: seen.append(kernel.__name__))
 a = torch.randn(2, 8)
 compiled = torch.compile(lambda a: fk.gelu_mul(a, a), fullgraph=True, backend="aot_eager")
 with torch.no_grad():
-    for call in (lambda: fk.gelu_mul(a, a), lambda: torch.ops.fmkernels.gelu_mul(a, a), lambda: compiled(a)):
+    for call in (lambda: fk.gelu_mul(a, a), lambda: torch.ops.fmkernels.gate_mul(a, a, 0, True), lambda: compiled(a)):
         call()
         with fk.use_backend("triton"):
             call()
@@ -223,7 +223,7 @@ with torch.no_grad():
 print(len(seen), set(seen))
 """
     run = python(code, PACKAGE.parent, TRITON_INTERPRET="1")
-    assert run.stdout == "6 {'_gelu_mul'}\n", run.stderr
+    assert run.stdout == "6 {'_gate_mul'}\n", run.stderr
     assert "Warning" not in run.stderr
 
 
@@ -296,11 +296,11 @@ def test_use_backend_changes_who_computes():
             fk.gelu_mul(a, b)
         return {event.name for event in profile.events()}
 
-    assert "fmkernels::gelu_mul" in names()
+    assert "fmkernels::gate_mul" in names()
     with fk.use_backend("eager"):
         assert names() >= {"aten::gelu", "aten::mul"}
     with fk.use_backend("cpp"):
-        assert "fmkernels::gelu_mul" in names()
+        assert "fmkernels::gate_mul" in names()
         with pytest.raises(ValueError, match="meta"):
             fk.gelu_mul(a.to("meta"), b.to("meta"))
 

@@ -101,6 +101,21 @@ def _head(mu, logvar, eps):
     return z, kl, stats.values
 
 
+def _gated_add_in_place(x, gate, y):
+    return fk.gated_add(x.clone(), gate, y, inplace=True)
+
+
+def _rope(q, k, *others, **settings):
+    """Columns of tables of full width: an even number."""
+    *weights, cos, sin = others
+    width = cos.shape[-1] // 2 * 2
+    return fk.qk_norm_rope(q, k, *(weights or (None, None)), cos[..., :width], sin[..., :width], **settings)
+
+
+def _rope_in_place(q, k, *others):
+    return _rope(q.clone(), k.clone(), *others, inplace=True)
+
+
 _T = torch.tensor([0.0, 0.3, 1.0])
 
 CASES = [
@@ -132,6 +147,70 @@ CASES = [
     ),
     Case("gelu_mul", fk.gelu_mul, lambda n: [_rows(n)] * 2, (0, 1)),
     Case("gelu_mul_halves", fk.gelu_mul, lambda n: [(B, 2 * n)], (0,)),
+    Case("norm_modulate", fk.norm_modulate, lambda n: [_rows(n), (B, n), (B, 1, n)], (0, 1, 2)),
+    Case(
+        "norm_modulate_rms_tokens",
+        lambda *a: fk.norm_modulate(*a, kind="rms", eps=0.1),
+        lambda n: [_rows(n), _rows(n), (B, n), (n,), (n,)],
+        (0, 1, 2, 3, 4),
+    ),
+    Case("norm_modulate_plain", fk.norm_modulate, lambda n: [_rows(n)], (0,)),
+    Case(
+        "norm_modulate_residual",
+        lambda x, s, t, r, g: fk.norm_modulate(x, s, t, residual=r, gate=g),
+        lambda n: [_rows(n), (B, n), (n,), _rows(n), (B, 1, n)],
+        (0, 1, 2, 3, 4),
+        2,
+    ),
+    Case(
+        "norm_modulate_residual_rms",
+        lambda x, w, r, g: fk.norm_modulate(x, weight=w, residual=r, gate=g, kind="rms", eps_outside=True),
+        lambda n: [_rows(n), (n,), _rows(n), (n,)],
+        (0, 1, 2, 3),
+        2,
+    ),
+    Case("gate_mul_silu", lambda a: fk.gate_mul(a, act="silu", gate_first=False), lambda n: [(B, 2 * n)], (0,)),
+    Case(
+        "gate_mul_tanh",
+        lambda a, b: fk.gate_mul(a, b, "gelu_tanh", gate_first=False),
+        lambda n: [_rows(n)] * 2,
+        (0, 1),
+    ),
+    Case("gated_add", fk.gated_add, lambda n: [_rows(n), (B, n), _rows(n)], (0, 1, 2)),
+    Case("gated_add_shared", fk.gated_add, lambda n: [_rows(n), (n,), _rows(n)], (0, 1, 2)),
+    Case("gated_add_in_place", _gated_add_in_place, lambda n: [_rows(n), _rows(n), _rows(n)]),
+    Case(
+        "qk_norm_rope",
+        _rope,
+        lambda n: [(B, 2, 2, n), (B, 2, 1, n), (n,), (n,), (2, n), (2, n)],
+        (0, 1, 2, 3),
+        2,
+    ),
+    Case(
+        "qk_norm_rope_heads_first",
+        lambda *a: _rope(*a, interleaved=False, sequence_dim=2),
+        lambda n: [(B, 1, 2, n), (B, 2, 2, n), (n,), (2 * n,), (B, 2, n // 2), (B, 2, n // 2)],
+        (0, 1, 2, 3),
+        2,
+    ),
+    Case(
+        "qk_norm_rope_all_heads",
+        lambda q, w, cos, sin: _rope(q, None, w, None, cos, sin, eps=0.1),
+        lambda n: [(B, 2, 2, n), (2 * n,), (B, 2, n), (B, 2, n)],
+        (0, 1),
+    ),
+    Case(
+        "qk_norm_rope_in_place",
+        _rope_in_place,
+        lambda n: [(B, 2, 2, n), (B, 2, 1, n), (n,), (n,), (2, n), (2, n)],
+    ),
+    Case(
+        "qk_norm_rope_rotate",
+        lambda *a: _rope(*a, norm=False),
+        lambda n: [(B, 2, 2, n), (B, 2, 1, n), (2, n), (2, n)],
+        (0, 1),
+        2,
+    ),
     Case("psi", lambda x0, x1: fk.psi(_T, x0, x1, 0.1, 0.9), lambda n: [_rows(n)] * 2, (0, 1)),
     Case("Dt_psi", lambda x0, x1: fk.Dt_psi(_T, x0, x1, 0.1, 0.9), lambda n: [_rows(n)] * 2, (0, 1)),
     Case("flow_pair", lambda x0, x1: fk.flow_pair(_T, x0, x1, 0.1), lambda n: [_rows(n)] * 2, (0, 1)),

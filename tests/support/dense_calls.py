@@ -30,7 +30,10 @@ def dense_calls(n: int, row: int) -> dict[str, tuple]:
     def wide():
         return r(2, row + 8)
 
-    t = r(2)
+    def heads():
+        return r(2, 1, 1, n)
+
+    t, rope = r(2), (1e-6, True, True, 1)
     step = (0.1, None, 1.0, 0.5, 3.0, 1.0)
     return {
         "tdp": (*four(), t, 1.0),
@@ -39,16 +42,22 @@ def dense_calls(n: int, row: int) -> dict[str, tuple]:
         "tdp_group": (*lists(), t, 1.0),
         "tdp_group_out": (*lists(), t, 1.0, r(2, 2 * n)),
         "tdp_group_backward": (r(2, 2 * n), *lists(), t, 1.0),
-        "td_norm": ([x()], one(), one(), x(), 1e-5, True),
-        "td_norm, a list": ([x(), x()], r(2 * n), None, None, 1e-5, False),
-        "td_norm, wide": ([wide()], r(row + 8), r(row + 8), wide(), 1e-5, True),
-        "td_norm_out": ([x()], one(), None, None, 1e-5, False, x(), None),
-        "td_norm_backward": (x(), x(), [x()], one(), r(2, 2), 1e-5, True),
-        "td_norm_backward, wide": (wide(), wide(), [wide()], r(row + 8), r(2, 2), 1e-5, True),
-        "td_norm_backward, wide half": (wide(), None, [wide().half()], r(row + 8), r(2, 2), 1e-5, True),
-        "gelu_mul": (x(), x()),
-        "gelu_mul, halves": (x(), None),
-        "gelu_mul_backward": (x(), x(), x()),
+        "td_norm": ([x()], one(), one(), x(), one(), 1e-5, True, True),
+        "td_norm, a list": ([x(), x()], r(2 * n), None, None, None, 1e-5, False, False),
+        "td_norm, wide": ([wide()], r(row + 8), r(row + 8), wide(), r(row + 8), 1e-5, True, True),
+        "td_norm_out": ([x()], one(), None, None, None, 1e-5, False, False, x(), None),
+        "td_norm_backward": (x(), x(), [x()], one(), r(2, 2), 1e-5, True, True),
+        "td_norm_backward, wide": (wide(), wide(), [wide()], r(row + 8), r(2, 2), 1e-5, True, True),
+        "td_norm_backward, wide half": (wide(), None, [wide().half()], r(row + 8), r(2, 2), 1e-5, True, True),
+        "gate_mul": (x(), x(), 0, True),
+        "gate_mul, halves": (x(), None, 2, False),
+        "gate_mul_backward": (x(), x(), x(), 1, True),
+        "gated_add": (x(), one(), x()),
+        "gated_add_": (x(), one(), x()),
+        "gated_add_backward": (x(), one(), x()),
+        "qk_norm_rope": (heads(), heads(), one(), one(), r(1, n), r(1, n), *rope),
+        "qk_norm_rope_": (heads(), heads(), one(), one(), r(1, n), r(1, n), *rope),
+        "qk_norm_rope_backward": (*[heads() for _ in range(4)], one(), one(), r(1, n), r(1, n), *rope),
         "psi": (t, x(), x(), 0.1, 1.0),
         "dt_psi": (x(), x(), 0.1, 1.0),
         "flow_pair": (t, x(), x(), 0.1, 1.0, torch.bfloat16),
