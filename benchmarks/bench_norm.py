@@ -87,7 +87,36 @@ def cases():
     size = a.numel() * 4
     yield trio("gelu_mul (2,257,2048)", eager_gelu_mul, fk.gelu_mul, (a, b), 3 * size, {"eager": 1.5, "compile": 1})
     yield training("gelu_mul fwd+bwd (2,257,2048)", eager_gelu_mul, fk.gelu_mul, (a, b), 9 * size, {})
+    yield from modulated()
     yield from big()
+
+
+def eager_modulated(x, scale, shift):
+    return F.layer_norm(x, x.shape[-1:], eps=1e-6) * (1 + scale[:, None]) + shift[:, None]
+
+
+def eager_end_of_block(x, scale, shift, residual, gate):
+    stream = residual + gate[:, None] * x
+    return eager_modulated(stream, scale, shift), stream
+
+
+def modulated():
+    """At the widths of SD3, Sana and Flux, in bf16."""
+    for width in (1536, 2240, 3072):
+        x, residual = (torch.randn(2, 1024, width).bfloat16() for _ in range(2))
+        scale, shift, gate = (0.1 * torch.randn(2, width).bfloat16() for _ in range(3))
+        size, shape = 2 * x.numel(), f"bf16 (2,1024,{width})"
+        yield trio(f"norm_modulate {shape}", eager_modulated, fk.norm_modulate, (x, scale, shift), 2 * size, {})
+        args = (x, scale, shift, residual, gate)
+        yield trio(f"norm_modulate + gated residual {shape}", eager_end_of_block, ours_end_of_block, args, 4 * size, {})
+    yield training(f"norm_modulate fwd+bwd {shape}", eager_modulated, fk.norm_modulate, (x, scale, shift), 6 * size, {})
+    yield training(
+        f"norm_modulate + gated residual fwd+bwd {shape}", eager_end_of_block, ours_end_of_block, args, 11 * size, {}
+    )
+
+
+def ours_end_of_block(x, scale, shift, residual, gate):
+    return fk.norm_modulate(x, scale, shift, residual=residual, gate=gate)
 
 
 def big():

@@ -9,15 +9,19 @@ import sys
 from pathlib import Path
 
 import bench_flow
+import bench_gate
 import bench_head
 import bench_norm
 import bench_patch
 import bench_path
+import bench_rope
 import bench_step
 import bench_tdp
 import harness
 
-FAMILIES = [module.cases for module in (bench_tdp, bench_norm, bench_path, bench_step, bench_head)]
+FAMILIES = [
+    module.cases for module in (bench_tdp, bench_norm, bench_gate, bench_rope, bench_path, bench_step, bench_head)
+]
 MODELS = [module.cases for module in (bench_patch, bench_flow)]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FAMILIES = ("tdp", "norm", "path", "step", "head")
+FAMILIES = ("tdp", "norm", "gate", "rope", "path", "step", "head")
 # What each layer may import of the package, besides itself; the first matching prefix counts.
 ALLOWED = {
     "fmkernels.schema": (),

@@ -39,7 +39,7 @@ void with_rows(const NormRows& rows, const F& f) {
   f(parts, threads);
 }
 
-// Rows of a scale or offset where they are, if each is dense: the values of a group are columns of one tensor,
+// Rows of a scale, offset or gate where they are, if each is dense: the values of a group are columns of one tensor,
 // so theirs are far apart. Otherwise of a dense copy, which `copy` keeps.
 struct ParameterTensor {
   Tensor copy;
@@ -76,22 +76,25 @@ int64_t odd_columns(const NormRows& rows) {
 void run_norm(const Device& device, const NormCall& call) {
   const NormRows& rows = call.rows;
   const OptTensor residual = dense(call.residual);
-  const ParameterTensor scales(call.scale, rows), offsets(call.offset, rows);
+  const ParameterTensor scales(call.scale, rows), offsets(call.offset, rows), gates(call.gate, rows);
   std::vector<Source> activations = sources(rows);
   for (const Source& more : {source(residual), source(call.y), source(call.sum)}) activations.push_back(more);
-  const int64_t elements = std::max({rows.count * rows.width, scales.elements(rows), offsets.elements(rows)});
+  const int64_t elements =
+      std::max({rows.count * rows.width, scales.elements(rows), offsets.elements(rows), gates.elements(rows)});
   with_access<Second::same_or_float>(
-      is_double(call.y), activations, {scales.source, offsets.source}, {odd_columns(rows), scales.stride, offsets.stride},
-      elements, [&](auto access) {
+      is_double(call.y), activations, {scales.source, offsets.source, gates.source},
+      {odd_columns(rows), scales.stride, offsets.stride, gates.stride}, elements, [&](auto access) {
         using A = decltype(access);
         using C = typename A::Compute;
         Norm<A> norm{};
         norm.residual = source(residual);
         norm.scale = scales.as<A>();
         norm.offset = offsets.as<A>();
+        norm.gate = gates.as<A>();
         norm.eps = C(call.eps);
         norm.share = 1 / double(rows.width);
         norm.center = call.center;
+        norm.inside = call.inside;
         norm.y = sink(call.y);
         norm.sum = sink(call.sum);
         norm.stat = call.stat ? static_cast<C*>(call.stat->mutable_data_ptr()) : nullptr;
@@ -128,6 +131,7 @@ void run_norm_backward(const Device& device, const NormBackwardCall& call) {
         norm.eps = C(call.eps);
         norm.share = 1 / double(rows.width);
         norm.center = call.center;
+        norm.inside = call.inside;
         norm.rounded = size_of(dtype_of(call.grad_s)) == 2;
         norm.grad_s = sink(call.grad_s);
         Tensor memory;
@@ -161,8 +165,8 @@ void run_norm_backward(const Device& device, const NormBackwardCall& call) {
           }
         });
         if (norm.runs != 1)
-          device.launch(norm_runs_kernel<C>, 2 * groups * ((rows.width + kWarp - 1) / kWarp), kTileThreads, 0, groups,
-                        norm.runs, rows.width, static_cast<const C*>(static_cast<C*>(memory.mutable_data_ptr())),
+          device.launch(runs_kernel<C>, 2 * groups * ((rows.width + kWarp - 1) / kWarp), kTileThreads, 0, 2 * groups,
+                        groups, norm.runs, rows.width, static_cast<const C*>(static_cast<C*>(memory.mutable_data_ptr())),
                         static_cast<C*>(call.grad_scale.mutable_data_ptr()),
                         static_cast<C*>(call.grad_offset.mutable_data_ptr()));
       });

@@ -2,6 +2,7 @@
 // in shared memory between the statistics and the result, where it fits, and read once.
 #pragma once
 #include "device.cuh"
+#include "runs.cuh"
 
 namespace fmk {
 
@@ -259,7 +260,7 @@ __device__ __forceinline__ void recall(const SharedPacks<Memory>& memory, int nu
   }
 }
 
-// The rows of a scale or offset, `stride` apart, each for `repeat` rows of x.
+// The rows of a scale, offset or gate, `stride` apart, each for `repeat` rows of x.
 template <class A>
 struct ParameterRows {
   typename A::Parameter source;
@@ -299,7 +300,7 @@ struct RowMoments {
   }
   // Of the whole row, for every thread. share: 1 / width
   template <class Team>
-  __device__ __forceinline__ void finish(double share, C eps, C& row_mean, C& rstd) {
+  __device__ __forceinline__ void finish(double share, C eps, bool inside, C& row_mean, C& rstd) {
     row_mean = 0;
     if (center) {
       const C beside = count > 0 ? sum / count : C(0), first = __shfl_sync(kWholeWarp, pivot, 0);
@@ -310,7 +311,7 @@ struct RowMoments {
     C power[1] = {squares};
     Team::scaled_sum(power, share);
     power[0] = most(power[0], C(0));
-    rstd = C(1) / (center ? sqrt(power[0] + eps) : sqrt(power[0]) + eps);
+    rstd = C(1) / (inside ? sqrt(power[0] + eps) : sqrt(power[0]) + eps);
   }
 };
 
@@ -318,10 +319,10 @@ template <class A>
 struct Norm {
   using C = typename A::Compute;
   typename A::In residual;
-  ParameterRows<A> scale, offset;
+  ParameterRows<A> scale, offset, gate;
   C eps;
   double share;  // 1 / width
-  bool center, kept;  // kept: the row fits: x, or with a residual the sum
+  bool center, inside, kept;  // kept: the row fits: x, or with a residual the sum
   typename A::Out y, sum;
   C* stat;  // mean and rstd of each row
 };
@@ -353,10 +354,15 @@ __global__ void __launch_bounds__(kNormThreads<A, Rows>, kNormBlocks<A, Rows>)
       if (norm.residual.data) loaded.second = fetch<C>(norm.residual, base + pack.column, count_in<A>(rows, pack));
       return loaded;
     };
-    const auto sum = [&](const auto& loaded, C(&s)[kPack]) {
+    const auto sum = [&](const RowPack<Index>& pack, const auto& loaded, C(&s)[kPack]) {
       loaded.first.to(s);
       if (!norm.residual.data) return;
       C more[kPack];
+      if (norm.gate.source.data) {
+        read(norm.gate.source, norm.gate.begin(row) + pack.column, count_in<A>(rows, pack), more);
+#pragma unroll
+        for (int i = 0; i < kPack; i++) s[i] *= more[i];
+      }
       loaded.second.to(more);
 #pragma unroll
       for (int i = 0; i < kPack; i++) s[i] += more[i];
@@ -373,7 +379,7 @@ __global__ void __launch_bounds__(kNormThreads<A, Rows>, kNormBlocks<A, Rows>)
     const auto result = [&](const RowPack<Index>& pack, const auto& parameters) {
       C s[kPack], scale[kPack], y[kPack];
       if (!norm.kept)
-        sum(load(pack), s);
+        sum(pack, load(pack), s);
       else if (norm.residual.data)
         kept.get(int(pack.number), s);
       else
@@ -396,7 +402,7 @@ __global__ void __launch_bounds__(kNormThreads<A, Rows>, kNormBlocks<A, Rows>)
     for_row<A, true>(rows, load, [&](const RowPack<Index>& pack, const auto& loaded) {
       const auto count = count_in<A>(rows, pack);
       C s[kPack];
-      sum(loaded, s);
+      sum(pack, loaded, s);
       if (norm.residual.data) {
         write(norm.sum, base + pack.column, count, s);
         if (norm.kept) kept.put(int(pack.number), s);
@@ -406,7 +412,7 @@ __global__ void __launch_bounds__(kNormThreads<A, Rows>, kNormBlocks<A, Rows>)
       moments.add(s, count);
     });
     const auto parameters = results.start();  // on their way during the reduction
-    moments.template finish<Team>(norm.share, norm.eps, mean, rstd);
+    moments.template finish<Team>(norm.share, norm.eps, norm.inside, mean, rstd);
     if (Team::member() == 0 && norm.stat) {
       store(norm.stat + 2 * row, mean);
       store(norm.stat + 2 * row + 1, rstd);
@@ -425,7 +431,7 @@ struct NormBackward {
   ParameterRows<A> scale;
   C eps;
   double share;
-  bool center, rounded;  // rounded: stat belongs to the unrounded s, which is gone; the row gets its own
+  bool center, inside, rounded;  // rounded: stat belongs to the unrounded s, which is gone; the row gets its own
   typename A::Out grad_s;
   C* own_stat;
   typename A::Wide to_scale, to_offset;  // (runs of all rows of scale, width)
@@ -441,7 +447,7 @@ struct RowGradient {
   template <class Backward>
   __device__ __forceinline__ void of_stat(const Backward& norm, int64_t row, RowMoments<C>& moments) {
     if (norm.rounded) {
-      moments.template finish<Team>(norm.share, norm.eps, mean, rstd);
+      moments.template finish<Team>(norm.share, norm.eps, norm.inside, mean, rstd);
     } else {
       mean = read_one<C>(norm.stat, 2 * row);
       rstd = read_one<C>(norm.stat, 2 * row + 1);
@@ -452,7 +458,7 @@ struct RowGradient {
     C means[2] = {g, gh};
     Team::scaled_sum(means, norm.share);
     // d rms / d s = s / (D rms), and rms * rstd = 1 - eps * rstd: zero for a row of zeros.
-    const C share = norm.center ? C(1) : C(1) - norm.eps * rstd;
+    const C share = norm.inside ? C(1) : C(1) - norm.eps * rstd;
     mean_g = norm.center ? means[0] : C(0);
     mean_gh = share > 0 ? means[1] / share : C(0);
   }
@@ -610,31 +616,6 @@ __global__ void __launch_bounds__(kNormThreads<A, Rows>, kNormBlocks<A, Rows>)
         }
         write(which == 0 ? norm.to_scale : norm.to_offset, task * width + pack.column, count_in<A>(rows, pack), total);
       }
-    }
-    __syncthreads();
-  }
-}
-
-// Adds up the runs of each row of scale, `all` being (2, groups, runs, width): for scale, then for offset. A warp
-// has 32 columns and every eighth run.
-template <class C>
-__global__ void __launch_bounds__(kTileThreads)
-    norm_runs_kernel(int64_t groups, int64_t runs, int64_t width, const C* all, C* to_scale, C* to_offset) {
-  constexpr int kWarps = kTileThreads / kWarp;
-  FMK_SHARED(double, kTileThreads, sums);
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t blocks = (width + kWarp - 1) / kWarp;
-  for (int64_t task = blockIdx.x; task < 2 * groups * blocks; task += gridDim.x) {
-    const int64_t line = task / blocks, column = task % blocks * kWarp + lane;
-    double sum = 0;
-    if (column < width)
-#pragma unroll 8
-      for (int64_t r = warp; r < runs; r += kWarps) sum += load(all + (line * runs + r) * width + column);
-    sums[threadIdx.x] = sum;
-    __syncthreads();
-    if (warp == 0 && column < width) {
-      for (int w = 1; w < kWarps; w++) sum += sums[w * kWarp + lane];
-      store((line < groups ? to_scale : to_offset) + line % groups * width + column, C(sum));
     }
     __syncthreads();
   }

@@ -84,7 +84,7 @@ def gated_add(x: Tensor, gate: Tensor, y: Tensor, *, inplace: bool = False) -> T
     checks.no_gradient("gated_add", "inplace", x, gate, y)
     _GATED_ADD_(flat, gate, y)
     if flat is not x and not torch._C._is_alias_of(flat, x):
-        x.copy_(flat)  # its leading dimensions could not be joined without a copy
+        x.copy_(flat.reshape(x.shape))  # its leading dimensions could not be joined without a copy
     else:
         checks.written(x)
     return x

@@ -123,7 +123,7 @@ def test_what_a_kernel_is_failed_for(changed, said):
 @pytest.mark.parametrize(
     ("kernel", "block"),
     [
-        ("gelu_mul_kernel<fmk::Any<double>>", (256, 0)),
+        ("gate_mul_kernel<fmk::Any<double>, (fmk::Activation)0>", (256, 0)),
         ("step_kernel<fmk::Any<double>, true>", (256, 0)),
         ("step_kernel<fmk::Common<fmk::bf16, float>, true>", (512, 0)),
         ("norm_kernel<fmk::Common<fmk::bf16, fmk::bf16>, fmk::OneRow>", (128, 8 << 10)),

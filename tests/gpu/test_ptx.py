@@ -234,7 +234,7 @@ def test_approximate_instructions_are_one_ulp_off_as_the_seed_says(perturbed, op
 
 
 @pytest.mark.parametrize("arch", cuda.ARCHS)
-@pytest.mark.parametrize("family", ["head", "norm", "norm_gelu", "norm_wide", "path", "step", "tdp"])
+@pytest.mark.parametrize("family", ["gate", "head", "norm", "norm_wide", "path", "rope", "runs", "step", "tdp"])
 def test_every_kernel_is_loaded(arch, family):
     """Every opcode of every kernel is known."""
     (path,) = [path for path in cuda.compiled(arch) if path.stem == family]
@@ -319,13 +319,13 @@ def test_the_ptx_of_the_triton_kernels_gives_what_that_of_the_cuda_kernels_gives
             torch.testing.assert_close(a.double(), b.double(), **close)
 
 
-@pytest.mark.parametrize("name", ["td_norm", "gelu_mul", "psi", "velocity_stats", "step_", "tdp_group"])
+@pytest.mark.parametrize("name", ["td_norm", "gate_mul", "psi", "velocity_stats", "step_", "tdp_group"])
 def test_bytes_by_tensor(name):
     """As the host execution counts them: large tensors are read or written once, a norm's parameters by each row."""
     arguments = dense_calls(2200, ROW)[name]
     with ptx.counting() as counts, torch.no_grad():
         results = getattr(torch.ops.fmkernels, name)(*arguments)
-    often = {"scale": (2, 0), "offset": (2, 0)} if name == "td_norm" else {}
+    often = {"scale": (2, 0), "offset": (2, 0), "gate": (2, 0)} if name == "td_norm" else {}
     often |= {"x": (1, 1), "low": (0, 1)} if name == "step_" else {}
     for where, tensor, made in large_tensors(name, arguments, results):
         if tensor.untyped_storage().nbytes() != tensor.nbytes:

@@ -20,15 +20,26 @@ from fmkernels.schema import KERNELS
 from fmkernels.triton import _launch, _table, norm, norm_wide
 from fmkernels.triton.tdp import _make_group
 
+# Weights are read by each of the two rows, tables by each of q and k too.
+ROPE = {"q_weight": (2, 0), "k_weight": (2, 0), "cos": (4, 0), "sin": (4, 0)}
 # Tensors that are not read once or written once: (times read, times written).
 ACCOUNT = {
-    "td_norm": {"scale": (2, 0), "offset": (2, 0)},  # parameters of a norm are read by each of the two programs
+    "td_norm": {
+        "scale": (2, 0),
+        "offset": (2, 0),
+        "gate": (2, 0),
+    },  # parameters of a norm are read by each of the two programs
     "td_norm_out": {"scale": (2, 0), "y": (0, 1)},
     "td_norm_backward": {"scale": (2, 0)},
     "td_norm, a list": {"x[0]": (2, 0), "x[1]": (2, 0), "scale": (2, 0)},
     "td_norm, wide": {"x[0]": (2, 0), "residual": (2, 0), "scale": (2, 0), "offset": (2, 0)},
     "td_norm_backward, wide": {"grad_y": (3, 0), "s[0]": (3, 0), "scale": (4, 0)},
     "td_norm_backward, wide half": {"grad_y": (3, 0), "s[0]": (4, 0), "scale": (4, 0)},
+    "gated_add": {"gate": (2, 0)},
+    "gated_add_": {"x": (1, 1), "gate": (2, 0)},
+    "qk_norm_rope": ROPE,
+    "qk_norm_rope_": ROPE | {"q": (1, 1), "k": (1, 1)},
+    "qk_norm_rope_backward": ROPE,
     "psi_backward": {"x0": (0, 0), "x1": (0, 0)},  # only their dtypes matter
     "step_": {"x": (1, 1), "low": (0, 1)},
     "step_, without statistics": {"x": (1, 1)},

@@ -1,4 +1,4 @@
-"""The norms and the gate: golden vectors, tiny inputs, lists that are never joined."""
+"""The norms: golden vectors, tiny inputs, lists that are never joined."""
 
 import pytest
 import torch
@@ -146,32 +146,6 @@ def test_offset_gradient_keeps_its_own_precision():
     assert_close(grad, seed.sum((0, 1)), atol=1e-4)
 
 
-def test_gelu_mul_keeps_its_tail():
-    a = torch.linspace(-12, 12, 40001)
-    got = fk.gelu_mul(a, torch.ones_like(a)).double()
-    exact = a.double() * 0.5 * torch.erfc(-a.double() / 2**0.5)
-    assert_close(got, exact, atol=1e-35, rtol=2e-5)  # relative accuracy, where 1 + erf would have lost it
-    inside = a.abs() < 4
-    assert ((got - exact).abs()[inside] / exact.abs()[inside].clamp_min(1e-30)).max() < 2e-6
-
-
-def test_gelu_mul_of_halves_is_gelu_mul():
-    ab = torch.randn(3, 5, 2 * 77)
-    a, b = ab.chunk(2, dim=-1)
-    assert torch.equal(fk.gelu_mul(ab), fk.gelu_mul(a.contiguous(), b.contiguous()))
-    assert torch.equal(fk.gelu_mul(ab), fk.gelu_mul(a, b))
-
-
-@pytest.mark.kernels("cpu")
-@pytest.mark.parametrize("n", [1, 16])
-def test_gelu_of_infinity_is_that_of_float64(n):
-    """torch's own differs between one element and a vector: inf and NaN, 3e38 and inf."""
-    gates = torch.tensor([float("inf"), float("-inf"), 3e38, -3e38, 1e20]).repeat_interleave(n).view(5, n)
-    y = torch.stack([fk.gelu_mul(gate, torch.ones(n)) for gate in gates])
-    expected = torch.nn.functional.gelu(gates.double()).float()
-    torch.testing.assert_close(y, expected, equal_nan=True)
-
-
 @pytest.mark.kernels("cpu")
 @pytest.mark.parametrize(
     ("mean", "std", "bound"), [(1.0, 1e-6, 0.06), (1e4, 1e-2, 0.06), (0.0, 1e-20, 1e-6), (1e18, 1e17, 1e-5)]
@@ -191,3 +165,60 @@ def test_beyond_the_root_of_the_largest_float_squares_overflow():
     h, one = torch.full((2, 256), 1e20), torch.ones(256)
     assert (fk.td_rms_norm(h, one) == 0).all()
     assert (fk.td_rms_norm(h.double(), one) - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("eps_outside", [False, True])
+def test_norm_modulate_is_the_norm_of_torch_and_its_modulation(kind, eps_outside):
+    x, weight, bias = torch.randn(2, 5, 24), torch.randn(24), torch.randn(24)
+    scale, shift = torch.randn(2, 24), torch.randn(2, 1, 24)
+    got = fk.norm_modulate(x, scale, shift, weight, bias, kind=kind, eps=0.3, eps_outside=eps_outside)
+    wide = x.double()
+    power = wide.square().mean(-1, keepdim=True) if kind == "rms" else wide.var(-1, correction=0, keepdim=True)
+    centered = wide if kind == "rms" else wide - wide.mean(-1, keepdim=True)
+    normed = centered / (power.sqrt() + 0.3 if eps_outside else (power + 0.3).sqrt())
+    expected = (normed * weight + bias) * (1 + scale[:, None]) + shift
+    assert_close(got, expected.float(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("x", "rows"),
+    [
+        ((2, 3, 4, 8), [(8,), (2, 8), (2, 1, 1, 8), (1, 1, 1, 8), (2, 3, 1, 8), (2, 3, 4, 8), (1, 3, 1, 8)]),
+        ((5, 8), [(8,), (5, 8), (1, 8)]),
+        ((8,), [(8,)]),
+    ],
+)
+def test_rows_of_every_kind_broadcast_as_in_torch(x, rows):
+    """As one parameter, and beside one of another kind; gradients have the parameters' shapes."""
+    x, other = torch.randn(x), torch.randn(8)
+    for shape in rows:
+        row = torch.randn(shape, requires_grad=True)
+        broadcast = row if len(shape) != 2 or x.dim() == 2 else row[:, None, None]
+        normed = F.layer_norm(x, (8,), eps=1e-6)
+        assert_close(fk.norm_modulate(x, row), normed * (1 + broadcast), atol=1e-5)
+        assert_close(fk.norm_modulate(x, other, row), normed * (1 + other) + broadcast, atol=1e-5)
+        assert_close(fk.gated_add(x, row, normed), x + broadcast * normed)
+        y, stream = fk.norm_modulate(x, residual=normed, gate=row)
+        assert_close(stream, normed + broadcast * x)
+        assert_close(y, F.layer_norm(stream, (8,), eps=1e-6), atol=1e-5)
+        weights = torch.randn_like(x)
+        (got,) = torch.autograd.grad(fk.norm_modulate(x, row), row, weights)
+        (expected,) = torch.autograd.grad(normed * (1 + broadcast), row, weights)
+        assert_close(got, expected, atol=1e-5)
+
+
+def test_the_gated_stream_has_the_same_bits_as_the_gated_sum():
+    x, residual, gate = (torch.randn(3, 7, 40).bfloat16(), torch.randn(3, 7, 40).bfloat16(), torch.randn(3, 40))
+    _, stream = fk.norm_modulate(x, residual=residual, gate=gate)
+    assert torch.equal(stream, fk.gated_add(residual, gate, x))
+
+
+def test_a_norm_reads_the_unrounded_stream():
+    """Closer to float64 than a norm of the rounded stream."""
+    x, residual, gate = (torch.randn(4, 64, 256).bfloat16() for _ in range(3))
+    gate = gate[:, 0]
+    exact, _ = fk.norm_modulate(*(v.double() for v in (x,)), residual=residual.double(), gate=gate.double())
+    y, stream = fk.norm_modulate(x, residual=residual, gate=gate)
+    error, of_rounded = ((v.double() - exact).square().mean() for v in (y, fk.norm_modulate(stream)))
+    assert error < of_rounded

@@ -147,17 +147,19 @@ CASES = [
     ),
     Case("gelu_mul", fk.gelu_mul, lambda n: [_rows(n)] * 2, (0, 1)),
     Case("gelu_mul_halves", fk.gelu_mul, lambda n: [(B, 2 * n)], (0,)),
-    Case("norm_modulate", fk.norm_modulate, lambda n: [_rows(n), (B, n), (B, 1, n)], (0, 1, 2)),
+    Case(
+        "norm_modulate", lambda *a: fk.norm_modulate(*a, eps=1e-4), lambda n: [_rows(n), (B, n), (B, 1, n)], (0, 1, 2)
+    ),
     Case(
         "norm_modulate_rms_tokens",
         lambda *a: fk.norm_modulate(*a, kind="rms", eps=0.1),
         lambda n: [_rows(n), _rows(n), (B, n), (n,), (n,)],
         (0, 1, 2, 3, 4),
     ),
-    Case("norm_modulate_plain", fk.norm_modulate, lambda n: [_rows(n)], (0,)),
+    Case("norm_modulate_plain", lambda x: fk.norm_modulate(x, eps=1e-4), lambda n: [_rows(n)], (0,)),
     Case(
         "norm_modulate_residual",
-        lambda x, s, t, r, g: fk.norm_modulate(x, s, t, residual=r, gate=g),
+        lambda x, s, t, r, g: fk.norm_modulate(x, s, t, residual=r, gate=g, eps=1e-4),
         lambda n: [_rows(n), (B, n), (n,), _rows(n), (B, 1, n)],
         (0, 1, 2, 3, 4),
         2,
