@@ -73,6 +73,19 @@ def _wide():
     return "td_norm", (parts, one, one, None, None, 1e-5, True, True), 8 * 66 * WIDTH
 
 
+def _gated(backward: bool):
+    x, gate, y = _rows(512), bf16(WIDTH), _rows(512)
+    return ("gated_add_backward", (x, gate, y), x.numel()) if backward else ("gated_add", (x, gate, y), x.numel())
+
+
+def _rope(backward: bool):
+    """Eight heads of 128, whose weights are bf16 and whose tables are fp32."""
+    q, k, grad_q, grad_k = (bf16(1, 64, 8, 128) for _ in range(4))
+    settings = bf16(128), bf16(128), torch.randn(64, 128), torch.randn(64, 128), 1e-6, True, True, 1
+    arguments = (grad_q, grad_k, q, k, *settings) if backward else (q, k, *settings)
+    return "qk_norm_rope_backward" if backward else "qk_norm_rope", arguments, 2 * q.numel()
+
+
 def _path(op: str):
     t, x0, x1, v = torch.rand(2), bf16(2, 257, WIDTH), bf16(2, 257, WIDTH), bf16(2, 257, WIDTH)
     arguments = {
@@ -97,6 +110,10 @@ def _group_backward():
 CUDA: dict[str, Callable] = {
     "gelu_mul": lambda: ("gate_mul", (_rows(512), _rows(512), 0, True), 512 * WIDTH),
     "gelu_mul backward": lambda: ("gate_mul_backward", (_rows(512), _rows(512), _rows(512), 0, True), 512 * WIDTH),
+    "gated_add": lambda: _gated(False),
+    "gated_add backward": lambda: _gated(True),
+    "qk_norm_rope": lambda: _rope(False),
+    "qk_norm_rope backward": lambda: _rope(True),
     "RMS norm": lambda: _norm(False, False),
     "RMS norm + residual": lambda: _norm(True, False),
     "RMS norm backward": lambda: _norm_backward(False),

@@ -32,9 +32,18 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from bench_gate import eager_gated_add
 from bench_head import eager_head, ours_head
-from bench_norm import eager_gelu_mul, eager_rms, eager_rms_residual, ours_rms_residual
+from bench_norm import (
+    eager_end_of_block,
+    eager_gelu_mul,
+    eager_rms,
+    eager_rms_residual,
+    ours_end_of_block,
+    ours_rms_residual,
+)
 from bench_path import eager_loss, eager_pair
+from bench_rope import eager as eager_rope
 from bench_step import DT, GUIDANCE, eager_step
 from bench_tdp import MODEL_256, eager_tdp
 from count_launches import Launches, counted, guided_steps
@@ -161,6 +170,10 @@ OTHERS = {
     "psi_backward": "psi",
     "gate_mul": "gelu_mul",
     "gate_mul_backward": "gelu_mul backward",
+    "gated_add_": "gated_add",
+    "gated_add_backward": "gated_add backward",
+    "qk_norm_rope_": "qk_norm_rope",
+    "qk_norm_rope_backward": "qk_norm_rope backward",
     "flow_loss_backward": "flow_loss backward",
     "reparameterize_backward": "reparameterize backward",
     "velocity_summary": "velocity_stats",
@@ -231,6 +244,23 @@ def ours_step(x, v, v_uncond, low):
     fk.euler_step_(x, v, DT, v_uncond=v_uncond, guidance=GUIDANCE, low=low, stats=stats)
 
 
+def in_place(op):
+    return partial(op, inplace=True)
+
+
+# Cases that are also counted with their backward.
+TRAINED = (
+    "tdp_group",
+    "td_rms_norm +",
+    "gelu_mul",
+    "norm_modulate",
+    "gated_add (",
+    "qk_norm_rope (",
+    "flow_loss",
+    "reparameterize",
+)
+
+
 def op_cases() -> Iterator[tuple[str, Callable, Callable]]:
     """(op and shapes, plain, ours). What a network computes is bf16, latents and their path are fp32."""
 
@@ -244,6 +274,10 @@ def op_cases() -> Iterator[tuple[str, Callable, Callable]]:
     group, t1 = [[bf16(n) for _ in range(4)] for n in MODEL_256], bf16(1).detach()
     norm = bf16(2, 257, 1024), bf16(1, 1024), bf16(2, 257, 1024)
     parts, wide = [bf16(2, 256, 1024) for _ in range(66)], bf16(1, 66 * 1024)
+    stream, row = (2, 1024, 3072), (2, 3072)
+    block = bf16(*stream), bf16(*row), bf16(*row), bf16(*stream), bf16(*row)
+    gated, q = (bf16(*stream), bf16(*row), bf16(*stream)), (1, 1024, 24, 128)
+    heads = bf16(*q), bf16(*q), bf16(128), bf16(128), fp32(1024, 128), fp32(1024, 128)
     t, x0, x1 = fp32(64), fp32(64, 4, 32, 32), fp32(64, 4, 32, 32)
     v, mu, logvar = (fp32(64, 4, 32, 32, leaf=True) for _ in range(3))
     plain_psi, plain_dt_psi, plain_stats, plain_slices = (
@@ -256,6 +290,15 @@ def op_cases() -> Iterator[tuple[str, Callable, Callable]]:
         "td_rms_norm + residual (2,257,1024)": (eager_rms_residual, ours_rms_residual, *norm),
         "td_layer_norm 66 × (2,256,1024)": (eager_list, fk.td_layer_norm, parts, wide, wide),
         "gelu_mul (2,257,2048)": (eager_gelu_mul, fk.gelu_mul, bf16(2, 257, 2048), bf16(2, 257, 2048)),
+        "norm_modulate + gated residual (2,1024,3072)": (eager_end_of_block, ours_end_of_block, *block),
+        "gated_add (2,1024,3072)": (eager_gated_add, fk.gated_add, *gated),
+        "gated_add in place (2,1024,3072)": (eager_gated_add, in_place(fk.gated_add), *map(torch.Tensor.detach, gated)),
+        "qk_norm_rope (1,1024,24,128)": (eager_rope, fk.qk_norm_rope, *heads),
+        "qk_norm_rope in place (1,1024,24,128)": (
+            eager_rope,
+            in_place(fk.qk_norm_rope),
+            *map(torch.Tensor.detach, heads),
+        ),
         "psi (64,4,32,32)": (plain_psi, fk.psi, t, x0, x1),
         "Dt_psi (64,4,32,32)": (plain_dt_psi, fk.Dt_psi, t, x0, x1),
         "flow_pair, bf16 out (64,4,32,32)": (eager_pair, pair, t, x0, x1),
@@ -267,7 +310,7 @@ def op_cases() -> Iterator[tuple[str, Callable, Callable]]:
     }
     for name, (plain, ours, *args) in cases.items():
         yield name, partial(plain, *args), partial(ours, *args)
-        if name.startswith(("tdp_group", "td_rms_norm +", "gelu_mul", "flow_loss", "reparameterize")):
+        if name.startswith(TRAINED):
             yield f"{name}, trained", partial(with_gradients, plain, *args), partial(with_gradients, ours, *args)
 
 

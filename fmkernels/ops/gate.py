@@ -10,11 +10,12 @@ from fmkernels.ops.rows import by_sample
 
 
 def _check_gate_mul(a, b, act, gate_first):
-    checks.floating("gate_mul", "a", a)
+    op = "gelu_mul" if act == 0 and gate_first else "gate_mul"
+    checks.floating(op, "a", a)
     if b is not None:
-        checks.like("gate_mul", "b", b, "a", a)
+        checks.like(op, "b", b, "a", a)
     elif a.dim() < 1 or a.shape[-1] % 2:
-        raise ValueError(f"gate_mul: a holds both halves, so its last dimension must be even, got {tuple(a.shape)}")
+        raise ValueError(f"{op}: a holds both halves, so its last dimension must be even, got {tuple(a.shape)}")
 
 
 def _check_gated_add(x, gate, y):

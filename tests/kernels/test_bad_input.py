@@ -168,6 +168,116 @@ WRONG = {
     "gelu_mul: b of another shape": ("b", lambda a, b: fk.gelu_mul(a, b), lambda: [r(2, 8), r(2, 1)]),
     "gelu_mul: odd halves": ("a", lambda a: fk.gelu_mul(a), lambda: [r(2, 7)]),
     "gelu_mul: b elsewhere": ("b", lambda a: fk.gelu_mul(a, meta(2, 8)), lambda: [r(2, 8)]),
+    # norm_modulate
+    "norm_modulate: kind of a typo": ("kind", lambda h: fk.norm_modulate(h, kind="Layer"), lambda: [x()]),
+    "norm_modulate: scale of another width": ("scale", lambda h, s: fk.norm_modulate(h, s), lambda: [x(), r(2, 5)]),
+    "norm_modulate: shift of another batch": (
+        "shift",
+        lambda h, s, t: fk.norm_modulate(h, s, t),
+        lambda: [r(2, 3, 8), r(2, 8), r(3, 8)],
+    ),
+    "norm_modulate: weight of too many dimensions": (
+        "weight",
+        lambda h, w: fk.norm_modulate(h, weight=w),
+        lambda: [x(), r(1, 1, 6)],
+    ),
+    "norm_modulate: gate without residual": ("gate", lambda h, g: fk.norm_modulate(h, gate=g), lambda: [x(), r(6)]),
+    "norm_modulate: residual of another shape": (
+        "residual",
+        lambda h, q: fk.norm_modulate(h, residual=q),
+        lambda: [x(), r(1, 6)],
+    ),
+    "norm_modulate: bias elsewhere": ("bias", lambda h: fk.norm_modulate(h, bias=meta(6)), lambda: [x()]),
+    "norm_modulate: gate of integers": (
+        "gate",
+        lambda h, q: fk.norm_modulate(h, residual=q, gate=ints(6)),
+        lambda: [x(), x()],
+    ),
+    "norm_modulate: eps infinite": ("eps", lambda h: fk.norm_modulate(h, eps=INF), lambda: [x()]),
+    # gate
+    "gate_mul: act of a typo": ("act", lambda a: fk.gate_mul(a, act="swish"), lambda: [r(2, 8)]),
+    "gate_mul: odd halves": ("a", lambda a: fk.gate_mul(a, act="silu"), lambda: [r(2, 7)]),
+    "gate_mul: b of another shape": ("b", lambda a, b: fk.gate_mul(a, b, "silu"), lambda: [r(2, 8), r(1, 8)]),
+    "gated_add: y of another shape": ("y", lambda a, g, b: fk.gated_add(a, g, b), lambda: [x(), r(6), r(1, 6)]),
+    "gated_add: gate that would broadcast": ("gate", lambda a, g, b: fk.gated_add(a, g, b), lambda: [x(), r(1), v()]),
+    "gated_add: gate a number": ("gate", lambda a, b: fk.gated_add(a, 0.5, b), lambda: [x(), v()]),
+    "gated_add: in place with gradients": (
+        "inplace",
+        lambda a, g, b: fk.gated_add(a, g.requires_grad_(), b, inplace=True),
+        lambda: [x(), r(6), v()],
+    ),
+    "gated_add: in place over y": ("x", lambda a, g: fk.gated_add(a, g, a[:], inplace=True), lambda: [x(), r(6)]),
+    "gated_add: in place on an expanded x": (
+        "x",
+        lambda a, g, b: fk.gated_add(a.expand(2, 6), g, b, inplace=True),
+        lambda: [r(1, 6), r(6), v()],
+    ),
+    # rope
+    "qk_norm_rope: q of three dimensions": (
+        "q",
+        lambda q, c: fk.qk_norm_rope(q, None, None, None, c, c),
+        lambda: [r(2, 3, 8), r(3, 8)],
+    ),
+    "qk_norm_rope: k of another length": (
+        "k",
+        lambda q, k, c: fk.qk_norm_rope(q, k, None, None, c, c),
+        lambda: [r(1, 3, 2, 8), r(1, 4, 2, 8), r(3, 8)],
+    ),
+    "qk_norm_rope: q_weight of another width": (
+        "q_weight",
+        lambda q, w, c: fk.qk_norm_rope(q, None, w, None, c, c),
+        lambda: [r(1, 3, 2, 8), r(4), r(3, 8)],
+    ),
+    "qk_norm_rope: k_weight without k": (
+        "k_weight",
+        lambda q, w, c: fk.qk_norm_rope(q, None, None, w, c, c),
+        lambda: [r(1, 3, 2, 8), r(8), r(3, 8)],
+    ),
+    "qk_norm_rope: q_weight without a norm": (
+        "q_weight",
+        lambda q, w, c: fk.qk_norm_rope(q, None, w, None, c, c, norm=False),
+        lambda: [r(1, 3, 2, 8), r(8), r(3, 8)],
+    ),
+    "qk_norm_rope: cos of an odd width": (
+        "cos",
+        lambda q, c: fk.qk_norm_rope(q, None, None, None, c, c),
+        lambda: [r(1, 3, 2, 8), r(3, 7)],
+    ),
+    "qk_norm_rope: cos wider than a head": (
+        "cos",
+        lambda q, c: fk.qk_norm_rope(q, None, None, None, c, c),
+        lambda: [r(1, 3, 2, 8), r(3, 10)],
+    ),
+    "qk_norm_rope: cos of another length": (
+        "cos",
+        lambda q, c: fk.qk_norm_rope(q, None, None, None, c, c),
+        lambda: [r(1, 3, 2, 8), r(2, 8)],
+    ),
+    "qk_norm_rope: cos with gradients": (
+        "cos",
+        lambda q, c, s: fk.qk_norm_rope(q, None, None, None, c.requires_grad_(), s),
+        lambda: [r(1, 3, 2, 8), r(3, 8), r(3, 8)],
+    ),
+    "qk_norm_rope: sin of another shape": (
+        "sin",
+        lambda q, c, s: fk.qk_norm_rope(q, None, None, None, c, s),
+        lambda: [r(1, 3, 2, 8), r(3, 8), r(3, 4)],
+    ),
+    "qk_norm_rope: sequence_dim of the width": (
+        "sequence_dim",
+        lambda q, c: fk.qk_norm_rope(q, None, None, None, c, c, sequence_dim=3),
+        lambda: [r(1, 3, 2, 8), r(3, 8)],
+    ),
+    "qk_norm_rope: in place with gradients": (
+        "inplace",
+        lambda q, c: fk.qk_norm_rope(q.requires_grad_(), None, None, None, c, c, inplace=True),
+        lambda: [r(1, 3, 2, 8), r(3, 8)],
+    ),
+    "qk_norm_rope: in place on an expanded q": (
+        "q",
+        lambda q, c: fk.qk_norm_rope(q.expand(1, 3, 2, 8), None, None, None, c, c, inplace=True),
+        lambda: [r(1, 3, 1, 8), r(3, 8)],
+    ),
     # path
     "psi: x1 that would broadcast": ("x1", lambda t, a, b: fk.psi(t, a, b), lambda: [r(2), r(2, 6), r(1, 6)]),
     "psi: t of another batch": ("t", lambda t, a, b: fk.psi(t, a, b), lambda: [r(3), r(2, 6), r(2, 6)]),
