@@ -164,15 +164,19 @@ struct Forward {
   const Source<C> residual{dense_residual};
   const Sink<C> y{call.y}, sum = call.sum ? Sink<C>(*call.sum) : Sink<C>();
   C* const stats = call.stat ? call.stat->mutable_data_ptr<C>() : nullptr;
-  // Whether the first pass leaves x + residual unrounded in the output for the second pass.
-  const bool keeps_sum = residual.data && sum.dtype == compute_dtype<C>;
+  // Whether the first pass leaves gate * x + residual unrounded for the second: in the output, or in a row of its own.
+  const bool in_output = residual.data && sum.dtype == compute_dtype<C>;
+  const bool in_row = residual.data && !in_output && rows.width > kTile && rows.width <= kKeptWidth;
+  static constexpr int64_t kKeptWidth = 16 * kTile;
 
   struct Tiles {
     Tile<C> x, residual, sum, y;
+    std::vector<C> row;
   };
 
   void run(int64_t begin, int64_t end) const {
     Tiles tiles;
+    if (in_row) tiles.row.resize(size_t(rows.width));
     for (int64_t row = begin; row < end; row++) {
       RowMoments<C> moments{call.center, call.inside};
       const C* s = nullptr;
@@ -188,24 +192,28 @@ struct Forward {
       }
       if (rows.one_tile())
         normalize(s, by, row, 0, rows.width, tiles);
+      else if (in_output || in_row)
+        for (int64_t column = 0; column < rows.width; column += kTile)
+          normalize(sum_at(row, column, tiles), by, row, column, std::min(kTile, rows.width - column), tiles);
       else
         rows.each(row, tiles.x, [&](const C* x, int64_t column, int64_t n) {
           normalize(add_residual(x, row, column, n, false, tiles), by, row, column, n, tiles);
         });
     }
   }
+  C* sum_at(int64_t row, int64_t column, Tiles& tiles) const {
+    return in_row ? tiles.row.data() + column : sum.at(row * rows.width + column, tiles.sum);
+  }
   // gate * x + residual, unrounded.
   const C* add_residual(const C* x, int64_t row, int64_t column, int64_t n, bool first_pass, Tiles& tiles) const {
     if (!residual.data) return x;
     const int64_t at = row * rows.width + column;
-    C* s = sum.at(at, tiles.sum);
-    if (first_pass || !keeps_sum) {
-      const C* more = residual.at(at, n, tiles.residual);
-      if (call.gate)
-        add_gated_tile(x, gates.row(row / call.rows.rows_per_scale()) + column, more, s, n);
-      else
-        add_tile(x, more, s, n);
-    }
+    C* s = sum_at(row, column, tiles);
+    const C* more = residual.at(at, n, tiles.residual);
+    if (call.gate)
+      add_gated_tile(x, gates.row(row / call.rows.rows_per_scale()) + column, more, s, n);
+    else
+      add_tile(x, more, s, n);
     if (first_pass) sum.put(at, s, n);
     return s;
   }

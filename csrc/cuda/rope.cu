@@ -1,5 +1,6 @@
 // The norm and rotation of queries and keys on a GPU: launches.
 #include "rope.cuh"
+#include "rope_whole.cuh"
 
 #include "launch.h"
 
@@ -67,6 +68,16 @@ int threads_of(int64_t row_width, Block) {
   return threads;
 }
 
+// Threads of a row of which each has a unit; 0 if a row has no whole units, or too many.
+template <class A>
+int threads_of_units(const Rope<A>& rope, int64_t row_width) {
+  const int64_t units = row_width / kUnit;
+  if (rope.width % kUnit || rope.rotated % kUnit || units > kWideThreads<float>) return 0;
+  int threads = 1;
+  while (threads < units) threads *= 2;
+  return threads;
+}
+
 // The shared memory for `bytes`; if that is too much, no shared memory, global memory for at most `blocks` blocks.
 template <class C>
 int64_t shared_or_scratch(const Device& device, int64_t bytes, int64_t& blocks, C*& scratch, Tensor& memory) {
@@ -84,6 +95,12 @@ void run_rope(const Device& device, const RopeCall& call) {
     with_rope(call, side, [&](auto access, auto rope, auto block, int64_t row_width) {
       using A = decltype(access);
       using C = typename A::Compute;
+      if constexpr (A::kWhole)
+        if (const int size = threads_of_units(rope, row_width)) {
+          const int threads = std::max(size, size > kWarp ? 0 : kRowThreads), teams = threads / size;
+          const auto kernel = size > kWarp ? rope_whole_kernel<A, true> : rope_whole_kernel<A, false>;
+          return device.launch(kernel, (rope.rows + teams - 1) / teams, threads, 0, rope, size);
+        }
       const int64_t teams = block.value ? 1 : kRowTeams;
       int64_t blocks = (rope.rows + teams - 1) / teams;
       Tensor memory;
@@ -99,17 +116,31 @@ void run_rope_backward(const Device& device, const RopeCall& call) {
     with_rope(call, side, [&](auto access, auto rope, auto block, int64_t row_width) {
       using A = decltype(access);
       using C = typename A::Compute;
-      const int64_t teams = block.value ? 1 : kRowTeams, rows_of_block = (rope.rows + kRuns - 1) / kRuns;
-      rope.run = std::clamp((rows_of_block + teams - 1) / teams * teams, teams, teams * kRowsOfTeam);
-      rope.runs = (rope.rows + rope.run - 1) / rope.run;
-      int64_t blocks = rope.runs;
       Tensor memory, sums;
-      const int64_t bytes =
-          shared_or_scratch(device, teams * 4 * row_width * int64_t(sizeof(C)), blocks, rope.scratch, memory);
-      const bool several = side.to_weight && rope.runs > 1;
-      if (several) sums = fresh({rope.runs * row_width}, compute_dtype<C>);
-      if (side.to_weight) rope.to_weight = sink(several ? sums : *side.to_weight);
-      device.launch(rope_backward_kernel<A, block.value>, blocks, threads_of<C>(row_width, block), bytes, rope);
+      bool several = false;
+      const auto cut = [&](int64_t teams) {
+        const int64_t rows_of_block = (rope.rows + kRuns - 1) / kRuns;
+        rope.run = std::clamp((rows_of_block + teams - 1) / teams * teams, teams, teams * kRowsOfTeam);
+        rope.runs = (rope.rows + rope.run - 1) / rope.run;
+        several = side.to_weight && rope.runs > 1;
+        if (several) sums = fresh({rope.runs * row_width}, compute_dtype<C>);
+        if (side.to_weight) rope.to_weight = sink(several ? sums : *side.to_weight);
+      };
+      if constexpr (A::kWhole)
+        if (const int size = threads_of_units(rope, row_width)) {
+          const int threads = std::max(size, size > kWarp ? 0 : kRowThreads), teams = threads / size;
+          const auto kernel = size > kWarp ? rope_whole_backward_kernel<A, true> : rope_whole_backward_kernel<A, false>;
+          cut(teams);
+          device.launch(kernel, rope.runs, threads, teams > 1 ? threads * kUnit * int64_t(sizeof(C)) : 0, rope, size);
+        }
+      if (rope.runs == 0) {
+        const int64_t teams = block.value ? 1 : kRowTeams;
+        cut(teams);
+        int64_t blocks = rope.runs;
+        const int64_t bytes =
+            shared_or_scratch(device, teams * 4 * row_width * int64_t(sizeof(C)), blocks, rope.scratch, memory);
+        device.launch(rope_backward_kernel<A, block.value>, blocks, threads_of<C>(row_width, block), bytes, rope);
+      }
       if (!several) return;
       C* const result = static_cast<C*>(side.to_weight->mutable_data_ptr());
       device.launch(runs_kernel<C>, (row_width + kWarp - 1) / kWarp, kTileThreads, 0, int64_t(1), int64_t(1), rope.runs,

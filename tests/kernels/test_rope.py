@@ -30,17 +30,25 @@ def rotated(x, freqs, interleaved):
 
 
 @pytest.mark.parametrize("interleaved", [True, False], ids=["interleaved", "split"])
-@pytest.mark.parametrize("width", [16, 10, 2], ids=["all", "part", "a pair"])
+@pytest.mark.parametrize("width", [96, 64, 10, 2], ids=["all", "part", "odd part", "a pair"])
 @pytest.mark.parametrize("batch", [None, 2], ids=["shared", "by sample"])
 @pytest.mark.parametrize("sequence_dim", [1, 2])
 def test_every_kind_is_a_complex_product(interleaved, width, batch, sequence_dim):
-    q, k, weight = torch.randn(2, 5, 3, 16), torch.randn(2, 5, 1, 16), torch.randn(16)
+    q, k, weight = torch.randn(2, 5, 3, 96), torch.randn(2, 5, 1, 96), torch.randn(96)
     freqs, cos, sin = tables(5, width, interleaved, batch)
+    leaves = [x.requires_grad_() for x in (q, k, weight)]
     inputs = (q, k) if sequence_dim == 1 else (q.transpose(1, 2), k.transpose(1, 2))
-    got = fk.qk_norm_rope(*inputs, weight, None, cos, sin, eps=0.1, interleaved=interleaved, sequence_dim=sequence_dim)
-    for x, w, y in ((q, weight, got[0]), (k, None, got[1])):
-        expected = rotated(F.rms_norm(x, (16,), w, 0.1), freqs, interleaved)
-        assert_close(y if sequence_dim == 1 else y.transpose(1, 2), expected, atol=2e-6)
+    settings = {"eps": 0.1, "interleaved": interleaved, "sequence_dim": sequence_dim}
+    got = fk.qk_norm_rope(*inputs, weight, None, cos, sin, **settings)
+    got = [y if sequence_dim == 1 else y.transpose(1, 2) for y in got]
+    expected = [rotated(F.rms_norm(x, (96,), w, 0.1), freqs, interleaved) for x, w in ((q, weight), (k, None))]
+    weights = [torch.randn_like(y) for y in got]
+    for a, b in zip(got, expected, strict=True):
+        assert_close(a, b, atol=5e-6)
+    for a, b in zip(
+        torch.autograd.grad(got, leaves, weights), torch.autograd.grad(expected, leaves, weights), strict=True
+    ):
+        assert_close(a, b, atol=2e-5, rtol=1e-4)
 
 
 def test_axes_are_joined_in_the_tables():
