@@ -17,22 +17,31 @@ int64_t reach(const RopeCall& call, const RopeSide& side, const RopeStrides& at)
 }
 RopeDistances distances(const RopeStrides& at) { return {at.sample, at.token, at.head}; }
 
-// f(access, the arguments of a kernel, whether a block has a row, its width): of q or of k.
+// Threads of a row of which each has a unit: a power of two, or 0 if a row has no whole units or too many.
+int threads_of_units(const RopeCall& call, int64_t row_width) {
+  if (call.width % kUnit || call.rotated % kUnit || row_width > kUnit * kWideThreads<float>) return 0;
+  int threads = 1;
+  while (threads * kUnit < row_width) threads *= 2;
+  return threads;
+}
+
+// f(access, the arguments of a kernel, the width of a row): of q or of k. The access is Common only for rows of units.
 template <class F>
 void with_rope(const RopeCall& call, const RopeSide& side, const F& f) {
   if (call.rows(side) == 0 || call.width == 0) return;
   const bool backward = side.grad.has_value();
+  const int64_t heads = side.heads_of_row(), row_width = heads * call.width;
+  const int64_t no_units = threads_of_units(call, row_width) == 0;
   const RopeStrides& grad_at = backward ? side.grad_at : side.x_at;
   const int64_t elements = std::max({reach(call, side, side.x_at), reach(call, side, side.out_at),
                                      reach(call, side, grad_at), call.cos.numel()});
   with_access<Second::same_or_float>(
       call.in_double, {source(side.x), source(side.out), source(side.grad)}, {source(call.cos), source(call.sin)},
-      {call.width, call.rotated, side.x_at.sample, side.x_at.token, side.x_at.head, side.out_at.sample,
+      {no_units, call.width, call.rotated, side.x_at.sample, side.x_at.token, side.x_at.head, side.out_at.sample,
        side.out_at.token, side.out_at.head, grad_at.sample, grad_at.token, grad_at.head},
       elements, [&](auto access) {
         using A = decltype(access);
         using C = typename A::Compute;
-        const int64_t heads = side.heads_of_row(), row_width = heads * call.width;
         Rope<A> rope{};
         rope.x = source(side.x);
         rope.grad = source(side.grad);
@@ -55,69 +64,65 @@ void with_rope(const RopeCall& call, const RopeSide& side, const F& f) {
         rope.norm = call.norm;
         rope.interleaved = call.interleaved;
         rope.heads_first = call.heads_first;
-        if (row_width <= kRowOfWarp<C>) return f(access, rope, std::false_type{}, row_width);
-        f(access, rope, std::true_type{}, row_width);
+        f(access, rope, row_width);
       });
 }
 
-template <class C, class Block>
-int threads_of(int64_t row_width, Block) {
-  if (!Block::value) return kRowThreads;
-  int threads = kWarp;
-  while (threads < kWideThreads<C> && threads * kPack < row_width) threads *= 2;
-  return threads;
-}
+// Threads of a block of rows of units.
+int threads_of_block(int size) { return size > kWarp ? size : kRowThreads; }
 
-// Threads of a row of which each has a unit; 0 if a row has no whole units, or too many.
-template <class A>
-int threads_of_units(const Rope<A>& rope, int64_t row_width) {
-  const int64_t units = row_width / kUnit;
-  if (rope.width % kUnit || rope.rotated % kUnit || units > kWideThreads<float>) return 0;
-  int threads = 1;
-  while (threads < units) threads *= 2;
-  return threads;
-}
-
-// The shared memory for `bytes`; if that is too much, no shared memory, global memory for at most `blocks` blocks.
+// Launches over rows that have no units: a row is a warp's, or if it is wide a block's.
 template <class C>
-int64_t shared_or_scratch(const Device& device, int64_t bytes, int64_t& blocks, C*& scratch, Tensor& memory) {
-  if (bytes <= device.shared_bytes()) return bytes;
-  blocks = std::min(blocks, kWideBlocks);
-  memory = fresh({blocks * bytes / int64_t(sizeof(C))}, compute_dtype<C>);
-  scratch = static_cast<C*>(memory.mutable_data_ptr());
-  return 0;
-}
+struct RowsOfAnyKind {
+  const bool by_block;
+  const int64_t teams;
+  int threads = kRowThreads;
+  explicit RowsOfAnyKind(int64_t row_width) : by_block(row_width > kRowOfWarp<C>), teams(by_block ? 1 : kRowTeams) {
+    if (!by_block) return;
+    for (threads = kWarp; threads < kWideThreads<C> && threads * kPack < row_width;) threads *= 2;
+  }
+  // Starts the kernel with `numbers` of C for each team, in shared memory, or in global memory if that is too much.
+  template <class Kernel, class Arguments>
+  void launch(const Device& device, Kernel kernel, int64_t blocks, int64_t numbers, Arguments rope) const {
+    int64_t bytes = teams * numbers * int64_t(sizeof(C));
+    Tensor memory;
+    if (bytes > device.shared_bytes()) {
+      blocks = std::min(blocks, kWideBlocks);
+      memory = fresh({blocks * teams * numbers}, compute_dtype<C>);
+      rope.scratch = static_cast<C*>(memory.mutable_data_ptr());
+      bytes = 0;
+    }
+    device.launch(kernel, blocks, threads, bytes, rope);
+  }
+};
 
 }  // namespace
 
 void run_rope(const Device& device, const RopeCall& call) {
   for (const RopeSide& side : call.sides)
-    with_rope(call, side, [&](auto access, auto rope, auto block, int64_t row_width) {
+    with_rope(call, side, [&](auto access, const auto& rope, int64_t row_width) {
       using A = decltype(access);
-      using C = typename A::Compute;
-      if constexpr (A::kWhole)
-        if (const int size = threads_of_units(rope, row_width)) {
-          const int threads = std::max(size, size > kWarp ? 0 : kRowThreads), teams = threads / size;
-          const auto kernel = size > kWarp ? rope_whole_kernel<A, true> : rope_whole_kernel<A, false>;
-          return device.launch(kernel, (rope.rows + teams - 1) / teams, threads, 0, rope, size);
-        }
-      const int64_t teams = block.value ? 1 : kRowTeams;
-      int64_t blocks = (rope.rows + teams - 1) / teams;
-      Tensor memory;
-      const int64_t bytes =
-          shared_or_scratch(device, teams * row_width * int64_t(sizeof(C)), blocks, rope.scratch, memory);
-      device.launch(rope_kernel<A, block.value>, blocks, threads_of<C>(row_width, block), bytes, rope);
+      if constexpr (A::kWhole) {
+        const int size = threads_of_units(call, row_width), threads = threads_of_block(size), teams = threads / size;
+        const auto kernel = size > kWarp ? rope_whole_kernel<A, true> : rope_whole_kernel<A, false>;
+        device.launch(kernel, (rope.rows + teams - 1) / teams, threads, 0, rope, size);
+      } else {
+        const RowsOfAnyKind<typename A::Compute> rows(row_width);
+        const auto kernel = rows.by_block ? rope_kernel<A, true> : rope_kernel<A, false>;
+        rows.launch(device, kernel, (rope.rows + rows.teams - 1) / rows.teams, row_width, rope);
+      }
     });
 }
 
 void run_rope_backward(const Device& device, const RopeCall& call) {
   for (const RopeSide& side : call.sides) {
     if (side.to_weight && call.rows(side) == 0) torch::stable::fill_(*side.to_weight, 0.0);
-    with_rope(call, side, [&](auto access, auto rope, auto block, int64_t row_width) {
+    with_rope(call, side, [&](auto access, auto rope, int64_t row_width) {
       using A = decltype(access);
       using C = typename A::Compute;
-      Tensor memory, sums;
+      Tensor sums;
       bool several = false;
+      // One run writes the gradient itself; several are added up.
       const auto cut = [&](int64_t teams) {
         const int64_t rows_of_block = (rope.rows + kRuns - 1) / kRuns;
         rope.run = std::clamp((rows_of_block + teams - 1) / teams * teams, teams, teams * kRowsOfTeam);
@@ -126,20 +131,16 @@ void run_rope_backward(const Device& device, const RopeCall& call) {
         if (several) sums = fresh({rope.runs * row_width}, compute_dtype<C>);
         if (side.to_weight) rope.to_weight = sink(several ? sums : *side.to_weight);
       };
-      if constexpr (A::kWhole)
-        if (const int size = threads_of_units(rope, row_width)) {
-          const int threads = std::max(size, size > kWarp ? 0 : kRowThreads), teams = threads / size;
-          const auto kernel = size > kWarp ? rope_whole_backward_kernel<A, true> : rope_whole_backward_kernel<A, false>;
-          cut(teams);
-          device.launch(kernel, rope.runs, threads, teams > 1 ? threads * kUnit * int64_t(sizeof(C)) : 0, rope, size);
-        }
-      if (rope.runs == 0) {
-        const int64_t teams = block.value ? 1 : kRowTeams;
+      if constexpr (A::kWhole) {
+        const int size = threads_of_units(call, row_width), threads = threads_of_block(size), teams = threads / size;
+        const auto kernel = size > kWarp ? rope_whole_backward_kernel<A, true> : rope_whole_backward_kernel<A, false>;
         cut(teams);
-        int64_t blocks = rope.runs;
-        const int64_t bytes =
-            shared_or_scratch(device, teams * 4 * row_width * int64_t(sizeof(C)), blocks, rope.scratch, memory);
-        device.launch(rope_backward_kernel<A, block.value>, blocks, threads_of<C>(row_width, block), bytes, rope);
+        device.launch(kernel, rope.runs, threads, teams > 1 ? threads * kUnit * int64_t(sizeof(C)) : 0, rope, size);
+      } else {
+        const RowsOfAnyKind<C> rows(row_width);
+        const auto kernel = rows.by_block ? rope_backward_kernel<A, true> : rope_backward_kernel<A, false>;
+        cut(rows.teams);
+        rows.launch(device, kernel, rope.runs, 4 * row_width, rope);
       }
       if (!several) return;
       C* const result = static_cast<C*>(side.to_weight->mutable_data_ptr());

@@ -102,7 +102,7 @@ template <class A, bool kBlock>
 constexpr int kRopeThreads = kBlock ? kWideThreads<typename A::Compute> : kRowThreads;
 
 template <class A, bool kBlock>
-__global__ void __launch_bounds__(kRopeThreads<A, kBlock>) rope_kernel(const __grid_constant__ Rope<A> rope) {
+__global__ void __launch_bounds__(kRopeThreads<A, kBlock>, 1) rope_kernel(const __grid_constant__ Rope<A> rope) {
   using C = typename A::Compute;
   using Index = typename A::Index;
   using Team = Team<kBlock>;
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kRopeThreads<A, kBlock>) rope_kernel(const __g
 // A block has a run of rows; its teams take turns at them. Kept of a row: grad * cos, which grad * weight replaces,
 // grad * sin, x, and beside them the team's sums for the weight, which meet at the end.
 template <class A, bool kBlock>
-__global__ void __launch_bounds__(kRopeThreads<A, kBlock>)
+__global__ void __launch_bounds__(kRopeThreads<A, kBlock>, 1)
     rope_backward_kernel(const __grid_constant__ Rope<A> rope) {
   using C = typename A::Compute;
   using Index = typename A::Index;

@@ -234,7 +234,9 @@ def test_approximate_instructions_are_one_ulp_off_as_the_seed_says(perturbed, op
 
 
 @pytest.mark.parametrize("arch", cuda.ARCHS)
-@pytest.mark.parametrize("family", ["gate", "head", "norm", "norm_wide", "path", "rope", "runs", "step", "tdp"])
+@pytest.mark.parametrize(
+    "family", ["gate", "head", "norm", "norm_wide", "path", "rope", "rope_whole", "runs", "step", "tdp"]
+)
 def test_every_kernel_is_loaded(arch, family):
     """Every opcode of every kernel is known."""
     (path,) = [path for path in cuda.compiled(arch) if path.stem == family]

@@ -292,6 +292,15 @@ OPS = {
     ),
     "gelu_mul": (lambda a, b: fk.gelu_mul(a, b), lambda: (rand(3, 17), rand(3, 17, seed=1))),
     "gelu_mul_halves": (lambda a: fk.gelu_mul(a), lambda: (rand(2, 3, 14),)),
+    "norm_modulate_residual": (
+        lambda x, s, t, r, g: fk.norm_modulate(x, s, t, residual=r, gate=g),
+        lambda: (rand(3, 4, 12), rand(3, 12, seed=1), rand(12, seed=2), rand(3, 4, 12, seed=3), rand(3, 1, 12, seed=4)),
+    ),
+    "gated_add": (fk.gated_add, lambda: (rand(3, 4, 12), rand(3, 12, seed=1), rand(3, 4, 12, seed=2))),
+    "qk_norm_rope": (
+        lambda q, k, w: fk.qk_norm_rope(q, k, w, None, *rand(2, 5, 6).to(q.device)),
+        lambda: (rand(2, 5, 3, 8), rand(2, 5, 1, 8, seed=1), rand(8, seed=2)),
+    ),
     "psi": (
         lambda x0, x1: fk.psi(torch.tensor([0.0, 0.3, 1.0], device=x0.device), x0, x1),
         lambda: (rand(3, 4, 5), rand(3, 4, 5, seed=1)),
