@@ -6,7 +6,7 @@ from torch import Tensor
 from fmkernels import checks, eager
 from fmkernels.autograd import gate as gradients
 from fmkernels.backend import Op
-from fmkernels.ops.rows import by_sample
+from fmkernels.ops.rows import by_sample, check_rows, checked
 
 
 def _check_gate_mul(a, b, act, gate_first):
@@ -75,14 +75,25 @@ def gated_add(x: Tensor, gate: Tensor, y: Tensor, *, inplace: bool = False) -> T
             behind those that they vary over, as (B, 1, D) or, per token, (B, S, D).
         inplace: write the result to x, in x's dtype, and return x. Without gradients only.
     """
+    if inplace:
+        checks.no_gradient("gated_add", "inplace", x, gate, y)
+    return checked(_check_gated, _gated, x, gate, y, inplace)
+
+
+def _check_gated(x, gate, y, inplace):
     checks.batched("gated_add", "x", x)
     checks.like("gated_add", "y", y, "x", x)
     checks.tensor("gated_add", "gate", gate)
-    flat, (gate,) = by_sample("gated_add", x, gate=gate)
-    y = y.reshape(flat.shape)
+    check_rows("gated_add", x, gate=gate)
+
+
+def _gated(x, gate, y, inplace):
+    flat, (gate,) = by_sample(x, (gate,))
+    if flat is not x:
+        y = y.reshape(flat.shape)
     if not inplace:
-        return _GATED_ADD(flat, gate, y).reshape(x.shape)
-    checks.no_gradient("gated_add", "inplace", x, gate, y)
+        out = _GATED_ADD(flat, gate, y)
+        return out if flat is x else out.reshape(x.shape)
     _GATED_ADD_(flat, gate, y)
     if flat is not x and not torch._C._is_alias_of(flat, x):
         x.copy_(flat.reshape(x.shape))  # its leading dimensions could not be joined without a copy

@@ -8,7 +8,7 @@ from torch import Tensor
 from fmkernels import checks, eager
 from fmkernels.autograd import norm as gradients
 from fmkernels.backend import Op
-from fmkernels.ops.rows import by_sample
+from fmkernels.ops.rows import by_sample, check_rows, checked, same_rows
 
 
 def _check_norm(x, scale, offset, residual, gate, eps, center, inside):
@@ -75,20 +75,8 @@ _NORM = Op("td_norm", eager.td_norm, _check_norm, gradients.td_norm)
 _NORM_OUT = Op("td_norm_out", eager.td_norm_out, _check_norm_out)
 
 
-def _same_rows(*parameters):
-    """Shared rows beside rows of each sample, repeated: the op takes equally many rows."""
-    given = [x for x in parameters if isinstance(x, Tensor)]
-    if len({x.shape for x in given}) < 2:
-        return parameters
-    rows = next((x.shape[0] for x in given if x.dim() == 2 and x.shape[0] != 1), 1)
-    return tuple(
-        x.expand(rows, x.shape[-1]) if isinstance(x, Tensor) and x.dim() in (1, 2) and x.numel() == x.shape[-1] else x
-        for x in parameters
-    )
-
-
 def _norm(x, scale, offset, residual, eps, center, out):
-    scale, offset = _same_rows(scale, offset)
+    scale, offset = same_rows(scale, offset)
     if out is None:
         y, summed, _ = _NORM(x, scale, offset, residual, None, eps, center, center)
         return y if residual is None else (y, summed)
@@ -142,6 +130,8 @@ def td_layer_norm(
     parts = list(x) if isinstance(x, (list, tuple)) else [x]
     if type(eps) is not float:
         checks.number("td_layer_norm", "eps", eps)
+    if bias is None:
+        checks.tensor("td_layer_norm", "bias", bias)
     return _norm(parts, weight, bias, residual, eps, True, out)
 
 
@@ -172,28 +162,38 @@ def norm_modulate(
         kind: "layer" subtracts the mean; "rms" does not.
         eps: added to the mean square inside the root (as in torch), or with ``eps_outside`` to the root.
     """
+    if kind not in ("layer", "rms"):
+        raise ValueError(f"norm_modulate: kind must be 'layer' or 'rms', got {kind!r}")
+    if gate is not None and residual is None:
+        raise ValueError("norm_modulate: gate requires residual, the tensor that gate * x is added to")
+    args = x, scale, shift, weight, bias, residual, gate, eps, kind == "layer", not eps_outside
+    return checked(_check_modulate, _modulate, *args)
+
+
+def _check_modulate(x, scale, shift, weight, bias, residual, gate, eps, center, inside):
     op = "norm_modulate"
     checks.batched(op, "x", x)
     checks.number(op, "eps", eps)
-    if kind not in ("layer", "rms"):
-        raise ValueError(f"{op}: kind must be 'layer' or 'rms', got {kind!r}")
     if residual is not None:
         checks.like(op, "residual", residual, "x", x)
-    elif gate is not None:
-        raise ValueError(f"{op}: gate requires residual, the tensor that gate * x is added to")
-    flat, parameters = by_sample(op, x, scale=scale, shift=shift, weight=weight, bias=bias, gate=gate)
+    check_rows(op, x, scale=scale, shift=shift, weight=weight, bias=bias, gate=gate)
+
+
+def _modulate(x, scale, shift, weight, bias, residual, gate, eps, center, inside):
+    flat, (scale, shift, weight, bias, gate) = by_sample(x, (scale, shift, weight, bias, gate))
     wide = torch.float64 if torch.float64 in (x.dtype, getattr(residual, "dtype", None)) else torch.float32
-    factor, offset = _modulated(*parameters[:4], wide)
+    factor, offset = _combined(scale, shift, weight, bias, wide)
     if factor is None:
         factor = x.new_ones(x.shape[-1], dtype=wide)
-    factor, offset, gate = _same_rows(factor, offset, parameters[4])
-    stream = None if residual is None else residual.reshape(flat.shape)
-    y, s, _ = _NORM([flat], factor, offset, stream, gate, eps, kind == "layer", not eps_outside)
-    y = y.reshape(x.shape)
-    return y if residual is None else (y, s.reshape(x.shape))
+    factor, offset, gate = same_rows(factor, offset, gate)
+    stream = residual if flat is x or residual is None else residual.reshape(flat.shape)
+    y, s, _ = _NORM([flat], factor, offset, stream, gate, eps, center, inside)
+    if flat is not x:
+        y, s = y.reshape(x.shape), s if residual is None else s.reshape(x.shape)
+    return y if residual is None else (y, s)
 
 
-def _modulated(scale, shift, weight, bias, wide):
+def _combined(scale, shift, weight, bias, wide):
     """The factor and the offset, of which each may be None, of h * weight + bias followed by scale and shift."""
     if scale is None:
         if bias is None or shift is None:

@@ -1,19 +1,28 @@
 """Rows of parameters for each sample, or for each token, in the form that the ops take."""
 
 import math
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from fmkernels import checks
 
 
-def by_sample(op: str, x: Tensor, **parameters: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
-    """x as (R, ..., D), and each parameter as (D,), or as (R, D) with a row for each of x's first R entries.
+def checked(check: Callable, run: Callable, *args) -> object:
+    """run(*args), with ``check(*args)`` after a failure, to give its reason: it takes as long as a small kernel."""
+    if torch.compiler.is_compiling():
+        check(*args)
+        return run(*args)
+    try:
+        return run(*args)
+    except Exception:
+        check(*args)
+        raise
 
-    A parameter is (D,), (B, D), or has as many dimensions as x, (B, ..., D), with sizes of 1 behind the leading ones
-    that it varies over. R is the product of the leading sizes that at least one of them varies over.
-    """
-    shaped, depth = {}, 0
+
+def check_rows(op: str, x: Tensor, **parameters: Tensor | None) -> None:
+    """Each is (D,), (B, D), or has as many dimensions as x, (B, ..., D), each of x's size or 1."""
     for name, p in parameters.items():
         if p is None:
             continue
@@ -29,18 +38,47 @@ def by_sample(op: str, x: Tensor, **parameters: Tensor | None) -> tuple[Tensor, 
                 f"{op}: {name} must have shape {rows}, or the dimensions of x {tuple(x.shape)} with sizes of 1, "
                 f"got {tuple(p.shape)}"
             )
-        shaped[name] = sizes
-        depth = max([depth, *(i + 1 for i, n in enumerate(sizes[:-1]) if n != 1)])
-    leading = x.shape[:depth]
+
+
+def by_sample(x: Tensor, parameters: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
+    """x as (R, ..., D), and each parameter as (D,), (1, D) or (R, D).
+
+    R is the product of the leading sizes that at least one of them varies over. Shapes that ``check_rows`` rejects
+    raise here or in the op.
+    """
+    dim, depth = x.dim(), 0
+    for p in parameters:
+        sizes = () if p is None else p.shape
+        if len(sizes) < 2:
+            continue
+        if len(sizes) == 2 < dim:
+            depth = max(depth, int(sizes[0] != 1))
+        elif len(sizes) == dim:
+            depth = max([depth, *(i + 1 for i, n in enumerate(sizes[:-1]) if n != 1)])
+        else:
+            raise ValueError("a parameter has another number of dimensions than x")
+    if depth < 2:
+        return x, [p if p is None or p.dim() <= 2 else p.reshape(p.shape[0], p.shape[-1]) for p in parameters]
+    leading, width = x.shape[:depth], x.shape[-1]
     count = math.prod(leading)
 
-    def of(name, p):
+    def of(p):
         if p is None or p.dim() == 1:
             return p
-        sizes = shaped[name]
-        if math.prod(sizes[:-1]) == 1:
-            return p.reshape(sizes[-1])
-        return p.reshape(*sizes[:depth], sizes[-1]).expand(*leading, sizes[-1]).reshape(count, sizes[-1])
+        if p.dim() < dim:
+            p = p.reshape(p.shape[0], *[1] * (dim - 2), p.shape[1])
+        return p.expand(*leading, *p.shape[depth:]).reshape(count, width)
 
-    flat = x if depth < 2 else x.reshape(count, *x.shape[depth:])
-    return flat, [of(name, p) for name, p in parameters.items()]
+    return x.reshape(count, *x.shape[depth:]), [of(p) for p in parameters]
+
+
+def same_rows(*parameters: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Shared rows beside rows of each sample, repeated: the op takes equally many rows."""
+    shapes = [x.shape for x in parameters if isinstance(x, Tensor)]
+    if shapes.count(shapes[0]) == len(shapes):
+        return parameters
+    rows = next((shape[0] for shape in shapes if len(shape) == 2 and shape[0] != 1), 1)
+    return tuple(
+        x.expand(rows, x.shape[-1]) if isinstance(x, Tensor) and x.dim() in (1, 2) and x.numel() == x.shape[-1] else x
+        for x in parameters
+    )
