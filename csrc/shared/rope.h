@@ -128,8 +128,7 @@ inline std::tuple<Tensor, Tensor, Tensor, Tensor> qk_norm_rope_backward(
   RopeCall call = check_rope(q, k, q_weight, k_weight, cos, sin, eps, norm, interleaved, sequence_dim);
   FMK_CHECK(k || !grad_k, "grad_k goes with k");
   call.in_double = call.in_double || is_double(grad_q) || is_double(grad_k);
-  const Tensor none = nothing();
-  Tensor results[4] = {none, none, none, none};
+  Tensor results[4] = {nothing(), nothing(), nothing(), nothing()};
   std::vector<RopeSide> sides;
   for (size_t i = 0; i < call.sides.size(); i++) {
     const OptTensor& grad = i == 0 ? grad_q : grad_k;

@@ -67,20 +67,19 @@ def qk_norm_rope_(q, k, q_weight, k_weight, cos, sin, eps, norm, interleaved, se
 
 
 def _one_backward(grad, x, weight, cos, sin, eps, norm, interleaved, sequence_dim, wide):
-    nothing = x.new_empty(0, dtype=torch.float32)
+    nothing, to_weight = (x.new_empty(0, dtype=torch.float32) for _ in range(2))
     if grad is None:
-        return nothing, nothing
+        return nothing, to_weight
     g, h = grad.to(wide), x.to(wide)
     turned_sin = g[..., : cos.shape[-1]] * _table(sin, sequence_dim, wide)
     rotated = g[..., : cos.shape[-1]] * _table(cos, sequence_dim, wide) - _turned(turned_sin, interleaved)
     g = torch.cat([rotated, g[..., cos.shape[-1] :]], dim=-1)
     if not norm:
-        return rounded(g, x.dtype), nothing
+        return rounded(g, x.dtype), to_weight
     shape = weight.shape if weight is not None else None
     weight, over = _weight(weight, x, sequence_dim)
     rstd = _rstd(h, over, eps)
     h = h * rstd
-    to_weight = nothing
     if weight is not None:
         others = (0, sequence_dim) if over == (3 - sequence_dim, -1) else (0, 1, 2)
         to_weight = (g * h).sum(others).reshape(shape)

@@ -1,6 +1,5 @@
 """Gates: the product in a feed-forward layer, and the sum at the end of a block."""
 
-import torch
 from torch import Tensor
 
 from fmkernels import checks, eager
@@ -94,9 +93,8 @@ def _gated(x, gate, y, inplace):
     if not inplace:
         out = _GATED_ADD(flat, gate, y)
         return out if flat is x else out.reshape(x.shape)
+    if flat is not x and not x.is_contiguous():  # then flat may be a copy
+        return x.copy_(_GATED_ADD(flat, gate, y).reshape(x.shape))
     _GATED_ADD_(flat, gate, y)
-    if flat is not x and not torch._C._is_alias_of(flat, x):
-        x.copy_(flat.reshape(x.shape))  # its leading dimensions could not be joined without a copy
-    else:
-        checks.written(x)
+    checks.written(x)
     return x

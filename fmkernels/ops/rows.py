@@ -75,7 +75,7 @@ def by_sample(x: Tensor, parameters: Sequence[Tensor | None]) -> tuple[Tensor, l
 def same_rows(*parameters: Tensor | None) -> tuple[Tensor | None, ...]:
     """Shared rows beside rows of each sample, repeated: the op takes equally many rows."""
     shapes = [x.shape for x in parameters if isinstance(x, Tensor)]
-    if shapes.count(shapes[0]) == len(shapes):
+    if all(shape == shapes[0] for shape in shapes):
         return parameters
     rows = next((shape[0] for shape in shapes if len(shape) == 2 and shape[0] != 1), 1)
     return tuple(

@@ -247,11 +247,11 @@ def qk_norm_rope_(q, k, q_weight, k_weight, cos, sin, eps, norm, interleaved, se
 
 
 def _one_backward(grad, x, weight, cos, sin, eps, norm, interleaved, sequence_dim):
-    nothing = x.new_empty(0, dtype=torch.float32)
+    nothing, to_weight = (x.new_empty(0, dtype=torch.float32) for _ in range(2))
     if grad is None:
-        return nothing, nothing
+        return nothing, to_weight
     sizes = _sizes(x, weight, cos, norm, interleaved, sequence_dim)
-    out, to_weight = empty(x), nothing if weight is None else empty(weight, torch.float32)
+    out, to_weight = empty(x), to_weight if weight is None else empty(weight, torch.float32)
     if sizes.programs == 0:
         return out, to_weight.zero_()
     x, grad = _dense_rows(x), _dense_rows(grad)
