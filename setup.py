@@ -132,7 +132,7 @@ def extensions():
     host = Extension(
         "fmkernels._host",
         sources=["csrc/host.cpp"],
-        depends=["fmkernels/schema.py", "csrc/shared/limits.h"],
+        depends=["fmkernels/schema.py", "csrc/shared/limits.h", "csrc/cpu/int8_kernel.h"],
         include_dirs=[pybind11.get_include()],
         define_macros=[
             ("FMK_TORCH_TARGET", f'"{TORCH_TARGET}"'),

@@ -39,6 +39,7 @@ class Bench:
     timed with the others, it says what there is to gain.
     compared_as: contestant -> what brings its result into the others' shape, outside the time.
     another: makes a call like ours with a state of its own, for work in place: two contestants must not share one.
+    flops: operations of a product, whose GFLOP/s are printed.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Bench:
     bound: tuple[str, Callable[[], object]] | None = None
     compared_as: dict[str, Callable[[object], object]] = field(default_factory=dict)
     another: Callable[[], Callable] | None = None
+    flops: int = 0
 
 
 @contextlib.contextmanager
@@ -174,6 +176,7 @@ def measure(bench: Bench, seconds: float) -> dict:
         "share_floor": bench.share,
         "bound": bench.bound and bench.bound[0],
         "gb_per_s": bench.moved / ours / 1e9,
+        "gflop_per_s": bench.flops / ours / 1e9,
     }
 
 
@@ -258,7 +261,8 @@ def print_row(row: dict, memcpy: dict[str, float]) -> None:
     ours = row["times"][OURS]
     others = [n for n in row["speedup"] if n not in ("eager", "compile")]
     share = share_of(row, memcpy)
-    extra = "".join(f"  {n} {_ratio(row, n)}" for n in others)
+    extra = f"  {row['gflop_per_s']:.0f} GFLOP/s" if row["gflop_per_s"] else ""
+    extra += "".join(f"  {n} {_ratio(row, n)}" for n in others)
     if row["bound"]:
         bound = row["times"]["bound"]["median"]
         extra += f"  ({row['bound']}: {_time(bound)}, {row['times']['eager']['median'] / bound:.1f}×)"

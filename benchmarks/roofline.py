@@ -51,7 +51,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 import fmkernels as fk
-from fmkernels.triton import LAUNCHES
+from fmkernels.schema import KERNELS
 
 LABEL = "ESTIMATE (data-sheet rates, assumed launch cost, nothing measured)"
 MODELS = {"256 px": "t2i_256px_clip_dimr", "512 px": "t2i_512px_clip_dimr"}
@@ -61,7 +61,9 @@ LAUNCH_US = (4.0, 1.5)
 ROW = 57_600
 # Launches of each op by the CUDA kernels: the norms' backward adds up partial sums in a second one; q and k have their
 # own.
-CUDA_LAUNCHES = dict.fromkeys(LAUNCHES, 1) | {"td_norm_backward": 2} | {x: 2 for x in LAUNCHES if x.startswith("qk_")}
+CUDA_LAUNCHES = dict.fromkeys(KERNELS["cuda"], 1) | {
+    name: 2 for name in KERNELS["cuda"] if name == "td_norm_backward" or name.startswith("qk_")
+}
 PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "attention"}  # convolutions are the rest, as in bench_model.py
 OVERWRITES = {"copy_", "fill_", "zero_", "normal_"}  # in place, without reading what was there
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import bench_flow
 import bench_gate
 import bench_head
+import bench_int8
 import bench_norm
 import bench_patch
 import bench_path
@@ -20,7 +21,8 @@ import bench_tdp
 import harness
 
 FAMILIES = [
-    module.cases for module in (bench_tdp, bench_norm, bench_gate, bench_rope, bench_path, bench_step, bench_head)
+    module.cases
+    for module in (bench_tdp, bench_norm, bench_gate, bench_rope, bench_path, bench_step, bench_head, bench_int8)
 ]
 MODELS = [module.cases for module in (bench_patch, bench_flow)]
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/int8_kernel.h"
 #include "shared/limits.h"
 
 #if defined(__x86_64__)
@@ -83,5 +84,7 @@ PYBIND11_MODULE(_host, m) {
   m.def("amx_hidden_from", &amx_hidden_from, pybind11::arg("highest_leaf"), pybind11::arg("leaf7_edx"),
         pybind11::arg("leaf1d_eax"), "The rule behind amx_hidden, on given CPUID values.");
   m.def("kernel_isa", &kernel_isa, "The instruction set the kernels run with on this CPU.");
+  m.def("int8_kernel", [] { return fmk::kInt8Kernels[int(fmk::int8_kernel())]; },
+        "The inner loop that the int8 products run with on this CPU.");
   m.def("build_facts", &build_facts, "How the compiled objects were built.");
 }

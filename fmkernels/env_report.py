@@ -46,6 +46,7 @@ def report() -> dict[str, str]:
         from fmkernels import _host
 
         facts["kernels run with"] = _host.kernel_isa()
+        facts["int8 products with"] = _host.int8_kernel()
         facts |= {f"build: {key}": value for key, value in _host.build_facts().items()}
         facts["amx advertised"] = str(_host.amx_advertised())
     except ImportError as error:

@@ -45,8 +45,9 @@ reparameterize(Tensor mu, Tensor logvar, Tensor eps, float low, float high) -> (
 reparameterize_backward(Tensor? grad_z, Tensor? grad_kl, Tensor mu, Tensor logvar, Tensor eps, float low, float high) -> (Tensor, Tensor)
 """  # noqa: E501
 
-# Handles to parameters, and torch's convolution made faster.
+# The packed weight of linear_int8, handles to parameters, and torch's convolution made faster.
 CPU_ONLY = """
+pack_int8(Tensor weight) -> Tensor
 tdp_pin(Tensor[] params) -> int
 tdp_unpin(int id) -> ()
 tdp_pinned(int id, Tensor times, float weight_offset, Tensor(a!) out) -> ()
@@ -60,6 +61,13 @@ linear(Tensor[] x, Tensor weight, Tensor? bias) -> Tensor
 tdp_group_parts(Tensor[] params, Tensor times, float weight_offset) -> Tensor[]
 """
 
+# Linear layers in int8, without gradients. On GPUs, Triton has the kernels.
+INT8 = """
+quantize_rows(Tensor x) -> (Tensor, Tensor)
+linear_int8(Tensor x, Tensor? x_scale, Tensor weight, Tensor scale, Tensor? bias, ScalarType dtype) -> Tensor
+td_norm_int8(Tensor[] x, Tensor scale, Tensor? offset, Tensor? residual, float eps, bool center) -> (Tensor, Tensor, Tensor)
+"""  # noqa: E501
+
 library = torch.library.Library("fmkernels", "DEF")
 
 
@@ -68,10 +76,11 @@ def _defined(lines: str) -> tuple[str, ...]:
 
 
 _shared = _defined(SHARED)
+_int8 = _defined(INT8)
 # What each compiled object, and Triton, has to implement.
 KERNELS = {
-    "cpp": _shared + _defined(CPU_ONLY),
+    "cpp": _shared + _int8 + _defined(CPU_ONLY),
     "cuda": _shared,
-    "triton": _shared,
+    "triton": _shared + _int8,
     "autograd": _defined(IN_AUTOGRAD),
 }

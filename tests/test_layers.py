@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FAMILIES = ("tdp", "norm", "gate", "rope", "path", "step", "head")
+FAMILIES = ("tdp", "norm", "gate", "rope", "path", "step", "head", "int8")
 # What each layer may import of the package, besides itself; the first matching prefix counts.
 ALLOWED = {
     "fmkernels.schema": (),
@@ -180,11 +180,10 @@ def test_a_family_has_its_stem_in_every_column(family):
     places = (
         "csrc/shared/{}.h",
         "csrc/cpu/{}.cpp",
-        "csrc/cuda/{}.cuh",
-        "csrc/cuda/{}.cu",
+        *["csrc/cuda/{}.cuh", "csrc/cuda/{}.cu"] * (family != "int8"),  # on GPUs by Triton
         "fmkernels/ops/{}.py",
         "fmkernels/eager/{}.py",
-        *["fmkernels/autograd/{}.py"] * (family != "step"),  # a step is in place, without gradients
+        *["fmkernels/autograd/{}.py"] * (family not in ("step", "int8")),  # without gradients
         "fmkernels/triton/{}.py",
         "tests/kernels/test_{}.py",
         "benchmarks/bench_{}.py",

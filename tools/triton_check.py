@@ -31,8 +31,9 @@ TARGETS = {
     "sm_120": ("cuda", 120, 32),
     "gfx942": ("hip", "gfx942", 64),
 }
-# These add up a few partial sums or numbers per sample, or write a table: wide accesses are not worth it.
-TINY = {"_to_times", "_statistics", "_combine", "_summary", "_fill"}
+# These add up a few partial sums or numbers per sample, or write a table: wide accesses are not worth it. A product's
+# tile has the layout of the matrix instructions.
+NARROW = {"_to_times", "_statistics", "_combine", "_summary", "_fill", "_product"}
 
 
 @dataclasses.dataclass
@@ -53,7 +54,7 @@ class Launch:
     @property
     def name(self):
         dtypes = [str(x.dtype).removeprefix("torch.") for x in self.args if hasattr(x, "dtype")]
-        short = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "table"}
+        short = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "int64": "table"}
         runs = [f"{short[d]}x{len(list(g))}" for d, g in itertools.groupby(dtypes)]
         meta = " ".join(f"{k}={v}" for k, v in self.meta.items() if v not in (None, False))
         meta += f" threads={self.threads}"
@@ -110,6 +111,13 @@ def ops(dtype, parameter, shift):
         ours.td_norm([x], one, one, None, None, 1e-5, True, True)
         ours.td_norm_backward(x, x, [x], scale, stat, 1e-8, False, False)
         ours.td_norm_backward(x, None, [x], one, stat, 1e-5, True, True)
+        ours.td_norm_int8([x], scale, None, x, 1e-8, False)
+        ours.td_norm_int8([x], one, one, None, 1e-5, True)
+        ours.quantize_rows(x)
+    weight, scale = fresh(512, odd(1024), like=torch.int8), fresh(512, like=wide)
+    for rows in (8, 64, 514):
+        ours.linear_int8(fresh(rows, odd(1024)), None, weight, scale, fresh(512, like=parameter), dtype)
+        ours.linear_int8(fresh(rows, odd(1024), like=torch.int8), fresh(rows, like=wide), weight, scale, None, dtype)
     parts, scale = [fresh(4, 2, odd(1024)) for _ in range(6)], fresh(4, 6 * odd(1024), like=parameter)
     ours.td_norm(parts, scale, scale, None, None, 1e-5, True, True)
     ours.td_norm_backward(fresh(4, 2, 6 * odd(1024)), None, parts, scale, stat, 1e-5, True, True)
@@ -166,7 +174,7 @@ class Absent:
 
 
 AMD_SIZES = {"dwordx4": 16, "dwordx3": 12, "dwordx2": 8, "dword": 4, "ushort": 2, "short": 2, "ubyte": 1, "byte": 1}
-ELEMENT = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2}
+ELEMENT = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1}
 
 
 def accesses(asm):
@@ -189,7 +197,7 @@ def narrow_by_nature(ttgir, threads):
     for line in ttgir.split("\n"):
         if re.search(r"\b(tt\.|amdg\.buffer_)(load|store) ", line):
             kind = line.split(" loc(")[0].rsplit(" : ", 1)[1]
-            element = ELEMENT[re.search(r"(bf16|f16|f32|f64|i16|i32|i64)[,>]", kind)[1]]
+            element = ELEMENT[re.search(r"(bf16|f16|f32|f64|i8|i16|i32|i64)[,>]", kind)[1]]
             kinds.append((element, [int(n) for n in re.findall(r"(\d+)x", kind.split("!tt")[0].split(",")[0])]))
     # A thread with several vectors of a tile has at most as many of its rows.
     vectors = max(1, max(math.prod(sizes) for _, sizes in kinds) // (4 * threads))
@@ -260,7 +268,7 @@ def check(launch, target_name, limit):
         problems.append(f"{atomics} atomics")
     narrow = sum(found[size] for size in found if size < 16)
     by_nature = narrow_by_nature(compiled.asm["ttgir"], compiled.metadata.num_warps * TARGETS[target_name][2])
-    if launch.aligned and launch.kernel.fn.__name__ not in TINY and narrow > by_nature:
+    if launch.aligned and launch.kernel.fn.__name__ not in NARROW and narrow > by_nature:
         problems.append(f"{narrow} accesses under 16 bytes, {by_nature} by nature")
     text = " ".join(f"{size}Bx{n}" for size, n in sorted(found.items(), reverse=True))
     return (target_name, launch.name, registers, stack, shared, text, atomics), problems

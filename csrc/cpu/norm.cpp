@@ -2,6 +2,7 @@
 #include "common.h"
 
 #include "../shared/norm.h"
+#include "quantize.h"
 
 namespace fmk {
 namespace {
@@ -163,6 +164,8 @@ struct Forward {
   const ParameterRows<C> gates{call.gate ? *call.gate : call.scale};
   const Source<C> residual{dense_residual};
   const Sink<C> y{call.y}, sum = call.sum ? Sink<C>(*call.sum) : Sink<C>();
+  int8_t* const int8_rows = call.row_scale ? static_cast<int8_t*>(call.y.mutable_data_ptr()) : nullptr;
+  float* const row_scales = call.row_scale ? call.row_scale->mutable_data_ptr<float>() : nullptr;
   C* const stats = call.stat ? call.stat->mutable_data_ptr<C>() : nullptr;
   // Whether the first pass leaves gate * x + residual unrounded for the second: in the output, or in a row of its own.
   const bool in_output = residual.data && sum.dtype == compute_dtype<C>;
@@ -171,12 +174,14 @@ struct Forward {
 
   struct Tiles {
     Tile<C> x, residual, sum, y;
-    std::vector<C> row;
+    std::vector<C> row;     // gate * x + residual, if it is kept
+    std::vector<C> normed;  // if it is to be quantized
   };
 
   void run(int64_t begin, int64_t end) const {
     Tiles tiles;
     if (in_row) tiles.row.resize(size_t(rows.width));
+    if (row_scales) tiles.normed.resize(size_t(rows.width));
     for (int64_t row = begin; row < end; row++) {
       RowMoments<C> moments{call.center, call.inside};
       const C* s = nullptr;
@@ -199,6 +204,7 @@ struct Forward {
         rows.each(row, tiles.x, [&](const C* x, int64_t column, int64_t n) {
           normalize(add_residual(x, row, column, n, false, tiles), by, row, column, n, tiles);
         });
+      if (row_scales) row_scales[row] = quantize_row(tiles.normed.data(), rows.width, int8_rows + row * rows.width);
     }
   }
   C* sum_at(int64_t row, int64_t column, Tiles& tiles) const {
@@ -220,7 +226,7 @@ struct Forward {
   void normalize(const C* s, MeanRstd<C> by, int64_t row, int64_t column, int64_t n, Tiles& tiles) const {
     const int64_t at = row * rows.width + column, parameter_row = row / call.rows.rows_per_scale();
     const C *scale = scales.row(parameter_row) + column, *offset = offsets.row(parameter_row) + column;
-    C* out = y.at(at, tiles.y);
+    C* out = row_scales ? tiles.normed.data() + column : y.at(at, tiles.y);
     if (call.center && call.offset)
       normalize_tile<true, true>(s, by.mean, by.rstd, scale, offset, out, n);
     else if (call.center)
@@ -229,7 +235,7 @@ struct Forward {
       normalize_tile<false, true>(s, by.mean, by.rstd, scale, offset, out, n);
     else
       normalize_tile<false, false>(s, by.mean, by.rstd, scale, offset, out, n);
-    y.put(at, out, n);
+    if (!row_scales) y.put(at, out, n);
   }
 };
 
@@ -303,5 +309,7 @@ void run_norm(const Device&, const NormCall& call) {
 void run_norm_backward(const Device&, const NormBackwardCall& call) {
   with_compute_type(is_double(call.grad_scale), [&](auto zero) { Backward<decltype(zero)>{call}.run(); });
 }
+
+STABLE_TORCH_LIBRARY_IMPL(fmkernels, CPU, m) { m.impl("td_norm_int8", TORCH_BOX(&td_norm_int8)); }
 
 }  // namespace fmk

@@ -103,6 +103,7 @@ inline void check_norm_backward(const NormRows& rows, const Tensor& grad_y, cons
 }
 
 // y, sum (if there is a residual) and stat (if requested: mean and rstd of each row, in the compute type) are dense.
+// If there is row_scale, y is int8: the rows of the unrounded norm, quantized.
 struct NormCall {
   const NormRows& rows;
   const Tensor& scale;
@@ -110,7 +111,7 @@ struct NormCall {
   double eps;
   bool center, inside;  // inside: eps is inside the root
   const Tensor& y;
-  const OptTensor &sum, &stat;
+  const OptTensor &sum, &stat, &row_scale;
 };
 void run_norm(const Device& device, const NormCall& call);
 
@@ -142,7 +143,7 @@ inline std::tuple<Tensor, Tensor, Tensor> td_norm(std::vector<Tensor> x, Tensor 
   const auto sizes = sizes_of(rows);
   Tensor y = fresh(sizes, dtype), stat = fresh({rows.count, 2}, wide_dtype(dtype == Dtype::f64));
   const OptTensor sum = residual ? OptTensor(fresh(sizes, dtype)) : std::nullopt;
-  run_norm(device, {rows, scale, offset, residual, gate, eps, center, inside, y, sum, stat});
+  run_norm(device, {rows, scale, offset, residual, gate, eps, center, inside, y, sum, stat, std::nullopt});
   return {y, sum ? *sum : nothing(), stat};
 }
 
@@ -152,10 +153,25 @@ inline void td_norm_out(std::vector<Tensor> x, Tensor scale, OptTensor offset, O
   const NormRows rows = check_norm(x, scale, offset, residual, gate, eps);
   check_norm_out(rows, x, scale, offset, residual, gate, y, sum);
   InPlace y_target(y), sum_target(sum);
-  run_norm(device, {rows, scale, offset, residual, gate, eps, center, inside, *y_target.work, sum_target.work,
+  run_norm(device, {rows, scale, offset, residual, gate, eps, center, inside, *y_target.work, sum_target.work, std::nullopt,
                     std::nullopt});
   y_target.commit();
   sum_target.commit();
+}
+
+// Registered by the CPU object alone.
+inline std::tuple<Tensor, Tensor, Tensor> td_norm_int8(std::vector<Tensor> x, Tensor scale, OptTensor offset,
+                                                       OptTensor residual, double eps, bool center) {
+  const Device device(first_of(x, "x"), "x");
+  const NormRows rows = check_norm(x, scale, offset, residual, std::nullopt, eps);
+  const Dtype dtype = out_dtype(x, residual);
+  FMK_CHECK(dtype != Dtype::f64, "x and residual must not be float64");
+  const auto sizes = sizes_of(rows);
+  Tensor y = fresh_int8(sizes);
+  const OptTensor row_scale = fresh(Sizes(sizes.data(), sizes.size() - 1), Dtype::f32);
+  const OptTensor sum = residual ? OptTensor(fresh(sizes, dtype)) : std::nullopt;
+  run_norm(device, {rows, scale, offset, residual, std::nullopt, eps, center, center, y, sum, std::nullopt, row_scale});
+  return {y, *row_scale, sum ? *sum : nothing()};
 }
 
 inline std::tuple<Tensor, Tensor, Tensor> td_norm_backward(Tensor grad_y, OptTensor grad_sum, std::vector<Tensor> s,

@@ -251,4 +251,18 @@ FMK_FN bool finite(double x) {
   return (bit_cast<uint64_t>(x) & 0x7ff0000000000000ull) != 0x7ff0000000000000ull;
 }
 
+// The scale of a row that is quantized to int8, from its largest magnitude, and its inverse: elements become
+// round(x * inverse), half to even. Both are 0 for a row of zeros, or of magnitudes below 2^-100, where 127 / x could
+// overflow. The scale of a row that is not finite is NaN, its elements are 0.
+struct RowScale {
+  float scale, inverse;
+  bool finite;
+};
+FMK_FN RowScale row_scale(int32_t largest) {
+  if (largest >= 0x7f800000) return {bit_cast<float>(0x7fc00000), 0.0f, false};
+  const float x = bit_cast<float>(largest);
+  if (x < 0x1p-100f) return {0.0f, 0.0f, true};
+  return {x / 127.0f, 127.0f / x, true};
+}
+
 }  // namespace fmk

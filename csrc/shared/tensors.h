@@ -42,6 +42,15 @@ inline Dtype dtype_of(const Tensor& x) {
   const int32_t* codes = torch_dtypes();
   return Dtype(std::find(codes, codes + 4, code) - codes);
 }
+inline int32_t torch_int8() {
+  static const int32_t code = aoti_torch_dtype_int8();
+  return code;
+}
+inline bool is_int8(const Tensor& x) {
+  int32_t code;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(x.get(), &code));
+  return code == torch_int8();
+}
 inline Dtype dtype_of(torch::headeronly::ScalarType type) {
   using torch::headeronly::ScalarType;
   switch (type) {
@@ -56,7 +65,7 @@ inline Dtype dtype_of(torch::headeronly::ScalarType type) {
 // ---- tensors ----
 using Sizes = torch::headeronly::IntHeaderOnlyArrayRef;
 
-inline Tensor fresh(Sizes sizes, Dtype dtype) {
+inline Tensor fresh(Sizes sizes, int32_t torch_dtype) {
   int64_t strides[64];
   FMK_CHECK(sizes.size() <= 64, "more than 64 dimensions");
   int64_t stride = 1;
@@ -67,10 +76,11 @@ inline Tensor fresh(Sizes sizes, Dtype dtype) {
   AtenTensorHandle handle;
   // torch::stable::empty goes through the dispatcher and costs 1 us more a call.
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides,
-                                                         torch_dtypes()[int(dtype)],
-                                                         Here::type(), Here::index(), &handle));
+                                                         torch_dtype, Here::type(), Here::index(), &handle));
   return Tensor(handle);
 }
+inline Tensor fresh(Sizes sizes, Dtype dtype) { return fresh(sizes, torch_dtypes()[int(dtype)]); }
+inline Tensor fresh_int8(Sizes sizes) { return fresh(sizes, torch_int8()); }
 inline Tensor fresh(std::initializer_list<int64_t> sizes, Dtype dtype) {
   return fresh(Sizes(sizes.begin(), sizes.size()), dtype);
 }

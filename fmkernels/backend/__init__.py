@@ -7,7 +7,7 @@ For tests, benchmarks and tools: ``current()`` is the selected backend, ``status
 "autograd" to a ``Status``, ``OPS`` maps names to ops, ``devices(name)`` are the devices that a backend supports.
 """
 
-from fmkernels.backend.loading import Status, build_facts, gradient_in_cpp, has_kernel, status
+from fmkernels.backend.loading import Status, build_facts, gradient_in_cpp, has_kernel, int8_kernel, status
 from fmkernels.backend.op import Op, TorchOp
 from fmkernels.backend.selection import BACKENDS, OPS, current, devices, load, native_cpu, triton_as_auto, use_backend
 from fmkernels.backend.table import explain, served_by
@@ -24,6 +24,7 @@ __all__ = [
     "explain",
     "gradient_in_cpp",
     "has_kernel",
+    "int8_kernel",
     "load",
     "native_cpu",
     "served_by",

@@ -146,6 +146,15 @@ def _load(stem: str, name: str, key: str) -> None:
         raise _NotLoadedError(f"{path.name} was built from other sources: no kernel for {', '.join(missing)}")
 
 
+def int8_kernel() -> str:
+    """The inner loop of the compiled int8 product on this CPU; "unknown" without ``_host``."""
+    try:
+        from fmkernels import _host
+    except ImportError:
+        return "unknown"
+    return _host.int8_kernel()
+
+
 def build_facts() -> dict[str, str]:
     """How the objects were built, and the limits of csrc/shared/limits.h; empty without ``_host``."""
     try:

@@ -35,7 +35,8 @@ class Op:
             return eager(*args)
 
         library.impl(name, checked, "CompositeExplicitAutograd")
-        if has_gpu_support() and not status["cuda"].available and status["triton"].available:
+        compiled = status["cuda"].available and name in KERNELS["cuda"]
+        if has_gpu_support() and not compiled and status["triton"].available:
             self.add_triton(library, ["CUDA"])
         # The same call with gradients, for plain training; None if torch's registration or C++ does it.
         self.direct = gradient(self) if gradient else None

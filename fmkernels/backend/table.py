@@ -4,6 +4,7 @@ from fmkernels.backend import selection
 from fmkernels.backend.loading import has_kernel, status
 from fmkernels.backend.op import TorchOp
 from fmkernels.backend.selection import OPS, devices
+from fmkernels.schema import KERNELS
 
 
 def served_by(name: str, device: str) -> tuple[str, str]:
@@ -21,10 +22,10 @@ def served_by(name: str, device: str) -> tuple[str, str]:
         return "triton", "asked for"
     key, backend = {"cpu": ("CPU", "cpp"), "cuda": ("CUDA", "cuda")}[device]
     asked = " (asked for)" if forced == backend else ""
-    if status[backend].available and has_kernel(name, key):
+    if status[backend].available and has_kernel(name, key) and name in KERNELS[backend]:
         return backend, f"compiled object loaded{asked}"
     if device == "cuda" and has_kernel(name, key):
-        return "triton", status[backend].reason
+        return "triton", "no compiled kernel" if status[backend].available else status[backend].reason
     return "eager", "; ".join(status[x].reason for x in ([backend, "triton"] if device == "cuda" else [backend]))
 
 

@@ -15,6 +15,7 @@ from fmkernels.eager.gate import (
     gated_add_backward,
 )
 from fmkernels.eager.head import inward_clamp, reparameterize, reparameterize_backward
+from fmkernels.eager.int8 import linear_int8, pack_int8, quantize_rows, td_norm_int8, unpack_int8
 from fmkernels.eager.linear import linear
 from fmkernels.eager.norm import td_norm, td_norm_backward, td_norm_out
 from fmkernels.eager.path import (
@@ -46,16 +47,20 @@ __all__ = [
     "gated_add_backward",
     "inward_clamp",
     "linear",
+    "linear_int8",
+    "pack_int8",
     "psi",
     "psi_backward",
     "qk_norm_rope",
     "qk_norm_rope_",
     "qk_norm_rope_backward",
+    "quantize_rows",
     "reparameterize",
     "reparameterize_backward",
     "step_",
     "td_norm",
     "td_norm_backward",
+    "td_norm_int8",
     "td_norm_out",
     "tdp",
     "tdp_backward",
@@ -63,6 +68,7 @@ __all__ = [
     "tdp_group_backward",
     "tdp_group_out",
     "tdp_out",
+    "unpack_int8",
     "velocity_stats",
     "velocity_summary",
 ]

@@ -11,8 +11,8 @@ from fmkernels.backend import Op
 from fmkernels.ops.rows import by_sample, check_rows, checked, same_rows
 
 
-def _check_norm(x, scale, offset, residual, gate, eps, center, inside):
-    op = "td_layer_norm" if center else "td_rms_norm"
+def _check_norm(x, scale, offset, residual, gate, eps, center, inside, suffix=""):
+    op = ("td_layer_norm" if center else "td_rms_norm") + suffix
     scale_name, offset_name = ("weight", "bias") if center else ("scale", "offset")
     if not isinstance(x, (list, tuple)) or not x:
         raise ValueError(f"{op}: x must be a tensor or a non-empty list of tensors")

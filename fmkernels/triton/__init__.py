@@ -6,6 +6,7 @@ kernels: calls with float64 tensors use the eager ops, except for the dt of a st
 
 from fmkernels.triton.gate import gate_mul, gate_mul_backward, gated_add, gated_add_, gated_add_backward
 from fmkernels.triton.head import reparameterize, reparameterize_backward
+from fmkernels.triton.int8 import linear_int8, quantize_rows, td_norm_int8
 from fmkernels.triton.norm import td_norm, td_norm_backward, td_norm_out
 from fmkernels.triton.path import (
     dt_psi,
@@ -23,6 +24,7 @@ from fmkernels.triton.tdp import tdp, tdp_backward, tdp_group, tdp_group_backwar
 
 # Maximum number of launches per op on dense tensors. The second one adds up partial sums; in the backward of a wide
 # norm, it reads grad and s again. q and k have their own launches.
+# norm, it reads grad and s again; a product's rows are quantized by the first, and so is a wide norm by the second.
 LAUNCHES = {
     "tdp": 1,
     "tdp_out": 1,
@@ -52,6 +54,9 @@ LAUNCHES = {
     "step_": 2,
     "reparameterize": 2,
     "reparameterize_backward": 1,
+    "quantize_rows": 1,
+    "linear_int8": 2,
+    "td_norm_int8": 2,
 }
 
 __all__ = [
@@ -65,16 +70,21 @@ __all__ = [
     "gated_add",
     "gated_add_",
     "gated_add_backward",
+    "gelu_mul",
+    "gelu_mul_backward",
+    "linear_int8",
     "psi",
     "psi_backward",
     "qk_norm_rope",
     "qk_norm_rope_",
     "qk_norm_rope_backward",
+    "quantize_rows",
     "reparameterize",
     "reparameterize_backward",
     "step_",
     "td_norm",
     "td_norm_backward",
+    "td_norm_int8",
     "td_norm_out",
     "tdp",
     "tdp_backward",

@@ -102,6 +102,35 @@ def reciprocal(x):
 
 
 @triton.jit
+def times(x, y):
+    """x * y, rounded by itself: it does not become a part of a fused multiply-add."""
+    return tl.fma(x, y, 0.0)
+
+
+@triton.jit
+def magnitude(x):
+    """|x| as an integer, in the order of the magnitudes: NaN above infinity above every number."""
+    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def row_scale(largest):
+    """(scale, its inverse) of rows quantized to int8, from their largest magnitudes: csrc/shared/scalar.h."""
+    finite, x = largest < 0x7F800000, largest.to(tl.float32, bitcast=True)
+    used = finite & (x >= 7.888609052210118e-31)  # 2^-100
+    safe = tl.where(used, x, 1.0)
+    scale = tl.where(used, tl.div_rn(safe, 127.0), tl.where(finite, 0.0, float("nan")))
+    return scale, tl.where(used, tl.div_rn(127.0, safe), 0.0)
+
+
+@triton.jit
+def quantized(x, scale, inverse):
+    """round(x * inverse) in int8, half to even: the low bits of the sum with 1.5 * 2^23; 0 if the scale is NaN."""
+    shifted = times(tl.where(scale == scale, x, 0.0), inverse) + 12582912.0
+    return shifted.to(tl.int32, bitcast=True).to(tl.int8)
+
+
+@triton.jit
 def power_of_two(shifted):
     """2^n from 1.5 * 2^23 + n, whose low bits contain n."""
     return ((shifted.to(tl.uint32, bitcast=True) + 127) << 23).to(tl.float32, bitcast=True)

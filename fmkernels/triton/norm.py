@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fmkernels.triton import norm_wide
 from fmkernels.triton._launch import InPlace, Meta, cdiv, dense, empty, launch, meta, promoted, tunable
-from fmkernels.triton._math import get, put
+from fmkernels.triton._math import get, magnitude, put, quantized, row_scale
 from fmkernels.triton.norm_wide import along_h, rstd_of
 
 ROW = 4096
@@ -64,11 +64,14 @@ def _parameter(pointer, row, per_scale, stride, column, width, inside, SHARED: t
 
 @tunable("width")
 def _rows(
-    x, residual, scale, offset, gate, y, total, stat, rows, width, per_scale, scale_stride, offset_stride, gate_stride,
-    eps, inverse_width, CENTER: tl.constexpr, INSIDE: tl.constexpr, SHARED: tl.constexpr,
+    x, residual, scale, offset, gate, y, total, stat, int8_scale, rows, width, per_scale, scale_stride, offset_stride,
+    gate_stride, eps, inverse_width, CENTER: tl.constexpr, INSIDE: tl.constexpr, SHARED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """x, residual, y, total: (rows, width). stat: (rows, 2). ``per_scale`` rows share a row of scale and offset."""
+    """x, residual, y, total: (rows, width). stat: (rows, 2). ``per_scale`` rows share a row of scale and offset.
+
+    With int8_scale (rows,), y is quantized, and there is no stat.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     inside, i = (row < rows) & (column < width), row * width + column
@@ -82,9 +85,14 @@ def _rows(
     result = (s - mean) * rstd * _parameter(scale, row, per_scale, scale_stride, column, width, inside, SHARED)
     if offset is not None:
         result += _parameter(offset, row, per_scale, offset_stride, column, width, inside, SHARED)
-    put(y, i, result, inside)
-    tl.store(stat + 2 * row, mean, mask=row < rows)
-    tl.store(stat + 2 * row + 1, rstd, mask=row < rows)
+    if int8_scale is not None:
+        by, inverse = row_scale(tl.max(tl.where(inside, magnitude(result), 0), 1)[:, None])
+        tl.store(int8_scale + row, by, mask=row < rows)
+        tl.store(y + i, quantized(result, by, inverse), mask=inside)
+    else:
+        put(y, i, result, inside)
+        tl.store(stat + 2 * row, mean, mask=row < rows)
+        tl.store(stat + 2 * row + 1, rstd, mask=row < rows)
 
 
 @tunable("width")
@@ -224,18 +232,24 @@ def _run(x, shape, scale, offset, residual, gate, eps, center, inside, y, summed
     stat = y.new_empty(shape.rows, 2, dtype=torch.float32)
     if shape.width == 0:
         return stat.fill_(torch.nan)  # of no elements
-    residual = dense(residual)
+    if shape.by_kind is None:
+        (scale, scale_stride), (offset, offset_stride) = _row_stride(scale, shape), _row_stride(offset, shape)
+        gate, gate_stride = _row_stride(gate, shape)
+        strides = scale_stride, offset_stride, gate_stride
+        norm_wide.forward(x, shape, dense(residual), scale, offset, gate, y, summed, stat, strides, eps, center, inside)
+        return stat
+    _launch_rows(x, shape, scale, offset, residual, gate, eps, center, inside, y, summed, stat, None)
+    return stat
+
+
+def _launch_rows(x, shape, scale, offset, residual, gate, eps, center, inside, y, summed, stat, int8_scale):
     (scale, scale_stride), (offset, offset_stride) = _row_stride(scale, shape), _row_stride(offset, shape)
     gate, gate_stride = _row_stride(gate, shape)
-    if shape.by_kind is None:
-        strides = scale_stride, offset_stride, gate_stride
-        norm_wide.forward(x, shape, residual, scale, offset, gate, y, summed, stat, strides, eps, center, inside)
-        return stat
     launch(
-        _rows, shape.programs, shape.by_kind[center, inside], x[0], residual, scale, offset, gate, y, summed, stat,
-        shape.rows, shape.width, shape.per_scale, scale_stride, offset_stride, gate_stride, eps, shape.inverse_width,
+        _rows, shape.programs, shape.by_kind[center, inside], x[0], dense(residual), scale, offset, gate, y, summed,
+        stat, int8_scale, shape.rows, shape.width, shape.per_scale, scale_stride, offset_stride, gate_stride, eps,
+        shape.inverse_width,
     )  # fmt: skip
-    return stat
 
 
 def td_norm(x, scale, offset, residual, gate, eps, center, inside):
@@ -248,6 +262,21 @@ def td_norm(x, scale, offset, residual, gate, eps, center, inside):
     y = first.new_empty(shape.sizes, dtype=promoted(first, residual))
     summed = torch.empty_like(y)
     return y, summed, _run(x, shape, scale, offset, residual, gate, eps, center, inside, y, summed)
+
+
+def norm_int8(x, scale, offset, residual, eps, center):
+    """Return (int8 rows, their scales, x + residual), or (fp32 rows, None, x + residual) if rows do not fit."""
+    x, shape = _shape_of(x, scale)
+    dtype = torch.float32 if residual is None else promoted(x[0], residual)
+    summed = x[0].new_empty(0 if residual is None else shape.sizes, dtype=dtype)
+    total = None if residual is None else summed
+    if shape.by_kind is None or shape.width == 0:
+        y = x[0].new_empty(shape.sizes, dtype=torch.float32)
+        _run(x, shape, scale, offset, residual, None, eps, center, center, y, total)
+        return y, None, summed
+    y, int8_scale = x[0].new_empty(shape.sizes, dtype=torch.int8), x[0].new_empty(shape.sizes[:-1], dtype=torch.float32)
+    _launch_rows(x, shape, scale, offset, residual, None, eps, center, center, y, total, None, int8_scale)
+    return y, int8_scale, summed
 
 
 def td_norm_out(x, scale, offset, residual, gate, eps, center, inside, y, sum):

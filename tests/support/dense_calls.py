@@ -33,6 +33,9 @@ def dense_calls(n: int, row: int) -> dict[str, tuple]:
     def heads():
         return r(2, 1, 1, n)
 
+    def int8(*sizes):
+        return torch.randint(-127, 128, sizes, dtype=torch.int8)
+
     t, rope = r(2), (1e-6, True, True, 1)
     step = (0.1, None, 1.0, 0.5, 3.0, 1.0)
     return {
@@ -69,6 +72,12 @@ def dense_calls(n: int, row: int) -> dict[str, tuple]:
         "flow_loss_backward": (t, x(), x(), x(), None, t, 0.1, 1.0),
         "step_": (x(), x(), x(), x(), *step, x(torch.half), r(2, 5)),
         "step_, without statistics": (x(), x(), None, None, *step, None, None),
+        "quantize_rows": (x(),),
+        "quantize_rows, wide": (wide(),),
+        "linear_int8": (x(), None, int8(64, n), r(64), r(64), torch.bfloat16),
+        "linear_int8, int8 rows": (int8(2, n), r(2), int8(64, n), r(64), None, torch.float32),
+        "td_norm_int8": ([x()], one(), one(), x(), 1e-5, True),
+        "td_norm_int8, wide": ([wide()], r(row + 8), None, wide(), 1e-5, False),
         "reparameterize": (x(), x(), x(), -6.0, 6.0),
         "reparameterize_backward": (x(), t, x(), x(), x(), -6.0, 6.0),
     }
