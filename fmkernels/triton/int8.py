@@ -14,8 +14,10 @@ from fmkernels.triton._math import get, magnitude, put, quantized, row_scale, ti
 from fmkernels.triton.norm import norm_int8
 
 BLOCK = 4096  # columns of a row at a time
-COLUMNS, DEPTH = 128, 64  # of a tile of the product, and elements of its rows at a time
-ROWS = {16: 128, 64: 128, 128: 256}  # rows of a tile -> threads of its program; the first that fits all rows
+# Tiles of the product: rows, columns, elements of their rows at a time, threads. The first one that has all rows is
+# used. Rows of a width that is no multiple of 16 are loaded element by element, whose addresses fill registers.
+TILES = ((16, 128, 64, 128), (64, 128, 64, 128), (128, 128, 64, 256))
+UNALIGNED = (64, 64, 32, 256)
 
 
 @triton.jit
@@ -76,12 +78,13 @@ def linear_int8(x, x_scale, weight, scale, bias, dtype):
         raise ValueError("linear_int8: packed must not be given here: it is the layout of the CPU; use unpack_int8")
     x, x_scale = quantize_rows(x) if x_scale is None else (dense(x), dense(x_scale))
     width, leading, columns = x.shape[-1], x.shape[:-1], len(scale)
-    rows, tiles = math.prod(leading), cdiv(columns, COLUMNS)
+    rows = math.prod(leading)
+    tile = UNALIGNED if width % 16 else next((tile for tile in TILES if rows <= tile[0]), TILES[-1])
+    tiles = cdiv(columns, tile[1])
     out = x.new_empty(*leading, columns, dtype=dtype)
-    at_once = next((n for n in ROWS if rows <= n), max(ROWS))
-    constants = meta(threads=ROWS[at_once], ROWS=at_once, COLUMNS=COLUMNS, DEPTH=DEPTH)
+    constants = meta(threads=tile[3], ROWS=tile[0], COLUMNS=tile[1], DEPTH=tile[2])
     launch(
-        _product, cdiv(rows, at_once) * tiles, constants, x, x_scale, dense(weight), dense(scale), dense(bias), out,
+        _product, cdiv(rows, tile[0]) * tiles, constants, x, x_scale, dense(weight), dense(scale), dense(bias), out,
         rows, columns, width, tiles,
     )  # fmt: skip
     return out

@@ -40,7 +40,8 @@ ACCOUNT = {
     "qk_norm_rope": ROPE,
     "qk_norm_rope_": ROPE | {"q": (1, 1), "k": (1, 1)},
     "qk_norm_rope_backward": ROPE,
-    "quantize_rows, wide": {"x": (2, 0)},
+    "quantize_rows, long": {"x": (2, 0)},
+    "td_norm_int8": {"scale": (2, 0), "offset": (2, 0)},
     "td_norm_int8, wide": {"x[0]": (2, 0), "residual": (2, 0), "scale": (2, 0)},
     "psi_backward": {"x0": (0, 0), "x1": (0, 0)},  # only their dtypes matter
     "step_": {"x": (1, 1), "low": (0, 1)},

@@ -73,7 +73,7 @@ def dense_calls(n: int, row: int) -> dict[str, tuple]:
         "step_": (x(), x(), x(), x(), *step, x(torch.half), r(2, 5)),
         "step_, without statistics": (x(), x(), None, None, *step, None, None),
         "quantize_rows": (x(),),
-        "quantize_rows, wide": (wide(),),
+        "quantize_rows, long": (wide(),),
         "linear_int8": (x(), None, int8(64, n), r(64), r(64), torch.bfloat16),
         "linear_int8, int8 rows": (int8(2, n), r(2), int8(64, n), r(64), None, torch.float32),
         "td_norm_int8": ([x()], one(), one(), x(), 1e-5, True),
