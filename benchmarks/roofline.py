@@ -59,11 +59,9 @@ MODELS = {"256 px": "t2i_256px_clip_dimr", "512 px": "t2i_512px_clip_dimr"}
 LAUNCH_US = (4.0, 1.5)
 # Floats of a row that a norm (csrc/cuda/norm.cuh) keeps on an H100 or B200, a fourth of it in its backward.
 ROW = 57_600
-# Launches of each op by the CUDA kernels: the norms' backward adds up partial sums in a second one; q and k have their
-# own.
-CUDA_LAUNCHES = dict.fromkeys(KERNELS["cuda"], 1) | {
-    name: 2 for name in KERNELS["cuda"] if name == "td_norm_backward" or name.startswith("qk_")
-}
+# Launches of each op by the CUDA kernels. A second one adds up partial sums; q and k have their own.
+CUDA_LAUNCHES = dict.fromkeys(KERNELS["cuda"], 1) | {"td_norm_backward": 2}
+CUDA_LAUNCHES |= {"qk_norm_rope": 2, "qk_norm_rope_": 2, "qk_norm_rope_backward": 4}
 PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "attention"}  # convolutions are the rest, as in bench_model.py
 OVERWRITES = {"copy_", "fill_", "zero_", "normal_"}  # in place, without reading what was there
 

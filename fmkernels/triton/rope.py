@@ -27,7 +27,8 @@ def _place(
     """For COUNT heads from row ``first`` on: where they begin, sample, token, head, and which are there."""
     i = tl.arange(0, COUNT)[:, None]
     if TOGETHER:
-        sample, token, head, here = first // tokens + i * 0, first % tokens + i * 0, i, i < heads
+        row = first + i * 0
+        sample, token, head, here = row // tokens, row % tokens, i, (i < heads) & (row < rows)
     else:
         row = first + i
         here = row < rows
@@ -83,7 +84,7 @@ def _mean(first, second, rest, inverse_width, TOGETHER: tl.constexpr):
     """The mean over each row, for every head of it."""
     total = tl.sum(first, 1) + tl.sum(second, 1) + tl.sum(rest, 1)
     if TOGETHER:
-        total = tl.sum(total, 0) + total * 0.0
+        total = tl.zeros_like(total) + tl.sum(total, 0)
     return (total * inverse_width)[:, None]
 
 
@@ -134,7 +135,6 @@ def _rope_backward(
         at, sample, token, head, here = _place(
             first, rows, tokens, heads, sample_stride, token_stride, head_stride, COUNT, TOGETHER, HEADS_FIRST
         )
-        here = here & (first < rows)
         grad_at = sample * grad_sample_stride + token * grad_token_stride + head * grad_head_stride
         grad_a, grad_b = _get_pairs(grad, grad_at, half, here, HALF, INTERLEAVED)
         rest = _get_rest(grad, grad_at, half, width, here, REST)
