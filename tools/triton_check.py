@@ -108,16 +108,27 @@ def ops(dtype, parameter, shift):
         x, scale, one = fresh(4, 2, odd(width)), fresh(4, odd(width), like=parameter), fresh(odd(width), like=parameter)
         stat = fresh(8, 2, like=wide)
         ours.td_norm([x], scale, None, x, None, 1e-8, False, False)
+        ours.td_norm([x], scale, scale, x, scale, 1e-6, True, True)
         ours.td_norm([x], one, one, None, None, 1e-5, True, True)
         ours.td_norm_backward(x, x, [x], scale, stat, 1e-8, False, False)
         ours.td_norm_backward(x, None, [x], one, stat, 1e-5, True, True)
         ours.td_norm_int8([x], scale, None, x, 1e-8, False)
         ours.td_norm_int8([x], one, one, None, 1e-5, True)
         ours.quantize_rows(x)
+        ours.gated_add(x, scale, x)
+        ours.gated_add_backward(x, scale, x)
     weight, scale = fresh(512, odd(1024), like=torch.int8), fresh(512, like=wide)
     for rows in (8, 64, 514):
         ours.linear_int8(fresh(rows, odd(1024)), None, weight, scale, fresh(512, like=parameter), dtype)
         ours.linear_int8(fresh(rows, odd(1024), like=torch.int8), fresh(rows, like=wide), weight, scale, None, dtype)
+    for columns in (odd(128), 96):
+        q, weight, table = fresh(2, 5, 3, columns), fresh(columns, like=parameter), fresh(5, 64, like=wide)
+        for interleaved in (True, False):
+            settings = table, table, 1e-6, True, interleaved, 1
+            ours.qk_norm_rope(q, q, weight, None, *settings)
+            ours.qk_norm_rope_backward(q, q, q, q, weight, None, *settings)
+            ours.qk_norm_rope(q, None, fresh(3 * columns, like=parameter), None, *settings)
+            ours.qk_norm_rope_backward(q, None, q, None, fresh(3 * columns, like=parameter), None, *settings)
     parts, scale = [fresh(4, 2, odd(1024)) for _ in range(6)], fresh(4, 6 * odd(1024), like=parameter)
     ours.td_norm(parts, scale, scale, None, None, 1e-5, True, True)
     ours.td_norm_backward(fresh(4, 2, 6 * odd(1024)), None, parts, scale, stat, 1e-5, True, True)

@@ -107,12 +107,6 @@ struct Rows {
       width += widths.back();
     }
   }
-  // Prefetches a row while the previous one is written.
-  void prefetch(int64_t row) const {
-    const int64_t bytes = size_of(parts[0].dtype);
-    const char* at = static_cast<const char*>(parts[0].data) + row * widths[0] * bytes;
-    for (int64_t i = 0; i < std::min(kTile, widths[0]) * bytes; i += 64) __builtin_prefetch(at + i);
-  }
   bool one_tile() const { return parts.size() == 1 && width <= kTile; }
   // Calls body(tile, column, n) for the tiles of a row, in order.
   template <class F>
@@ -174,13 +168,13 @@ struct Forward {
 
   struct Tiles {
     Tile<C> x, residual, sum, y;
-    std::vector<C> row;     // gate * x + residual, if it is kept
-    std::vector<C> normed;  // if it is to be quantized
+    std::vector<Tile<C>> row;  // gate * x + residual, if it is kept
+    std::vector<C> normed;     // if it is to be quantized
   };
 
   void run(int64_t begin, int64_t end) const {
     Tiles tiles;
-    if (in_row) tiles.row.resize(size_t(rows.width));
+    if (in_row) tiles.row.resize(size_t(tiles_of(rows.width)));
     if (row_scales) tiles.normed.resize(size_t(rows.width));
     for (int64_t row = begin; row < end; row++) {
       RowMoments<C> moments{call.center, call.inside};
@@ -189,7 +183,6 @@ struct Forward {
         s = add_residual(x, row, column, n, true, tiles);
         moments.add(s, n);
       });
-      if (row + 1 < end) rows.prefetch(row + 1);
       const MeanRstd<C> by = moments.result(rows.width, call.eps);
       if (stats) {
         stats[2 * row] = by.mean;
@@ -207,8 +200,14 @@ struct Forward {
       if (row_scales) row_scales[row] = quantize_row(tiles.normed.data(), rows.width, int8_rows + row * rows.width);
     }
   }
+  // Of the next row, while this one is written.
+  static void prefetch(const Source<C>& from, int64_t at, int64_t n) {
+    const int64_t bytes = size_of(from.dtype);
+    const char* begin = static_cast<const char*>(from.data) + at * bytes;
+    for (int64_t i = 0; i < n * bytes; i += 64) __builtin_prefetch(begin + i);
+  }
   C* sum_at(int64_t row, int64_t column, Tiles& tiles) const {
-    return in_row ? tiles.row.data() + column : sum.at(row * rows.width + column, tiles.sum);
+    return in_row ? tiles.row[size_t(column / kTile)].data : sum.at(row * rows.width + column, tiles.sum);
   }
   // gate * x + residual, unrounded.
   const C* add_residual(const C* x, int64_t row, int64_t column, int64_t n, bool first_pass, Tiles& tiles) const {
@@ -224,6 +223,10 @@ struct Forward {
     return s;
   }
   void normalize(const C* s, MeanRstd<C> by, int64_t row, int64_t column, int64_t n, Tiles& tiles) const {
+    if (row + 1 < call.rows.count) {
+      prefetch(rows.parts[0], (row + 1) * rows.widths[0] + column, std::min(n, rows.widths[0] - column));
+      if (residual.data) prefetch(residual, (row + 1) * rows.width + column, n);
+    }
     const int64_t at = row * rows.width + column, parameter_row = row / call.rows.rows_per_scale();
     const C *scale = scales.row(parameter_row) + column, *offset = offsets.row(parameter_row) + column;
     C* out = row_scales ? tiles.normed.data() + column : y.at(at, tiles.y);
