@@ -59,6 +59,14 @@ std::string kernel_isa() {
   return "default";
 }
 
+// The instructions of bf16 products.
+std::string bf16_kernel() {
+  constexpr uint32_t kAmxBf16 = 1u << 22;   // CPUID.7.0:EDX
+  constexpr uint32_t kAvx512Bf16 = 1u << 5;  // CPUID.7.1:EAX
+  if (cpuid(7, 0).edx & kAmxBf16 && !amx_hidden()) return "amx_bf16";
+  return kernel_isa() == "x86-64-v4" && cpuid(7, 1).eax & kAvx512Bf16 ? "avx512_bf16" : "";
+}
+
 std::map<std::string, std::string> build_facts() {
   return {{"compiler", __VERSION__},
 #if defined(__clang__)
@@ -86,5 +94,6 @@ PYBIND11_MODULE(_host, m) {
   m.def("kernel_isa", &kernel_isa, "The instruction set the kernels run with on this CPU.");
   m.def("int8_kernel", [] { return fmk::kInt8Kernels[int(fmk::int8_kernel())]; },
         "The inner loop that the int8 products run with on this CPU.");
+  m.def("bf16_kernel", &bf16_kernel, "The instructions of bf16 products on this CPU, or an empty string.");
   m.def("build_facts", &build_facts, "How the compiled objects were built.");
 }

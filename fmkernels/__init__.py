@@ -17,12 +17,14 @@ from fmkernels.nn import DepthwiseConv, Linear, TDLayerNorm, TDRMSNorm, TimeDepe
 from fmkernels.ops import *  # noqa: E402, F403
 from fmkernels.ops import __all__ as _ops  # noqa: E402
 from fmkernels.patch import accelerate, restore  # noqa: E402
+from fmkernels.precision import Quantization, load_quantized, quantize  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = [
     *_ops,
     "DepthwiseConv",
     "Linear",
+    "Quantization",
     "Schedule",
     "TDLayerNorm",
     "TDRMSNorm",
@@ -32,6 +34,8 @@ __all__ = [
     "accelerate",
     "bf16_safe",
     "explain",
+    "load_quantized",
+    "quantize",
     "restore",
     "sample",
     "use_backend",

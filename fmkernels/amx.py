@@ -13,6 +13,7 @@ import torch
 
 VARIABLE, SAFE = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
 _WITHOUT_AMX = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")
+_WITHOUT_BF16 = _WITHOUT_AMX
 _WITHOUT_AMX += ("AVX512_CORE_BF16", "AVX10_1_512", SAFE)
 
 
@@ -56,3 +57,15 @@ def bf16_safe() -> bool:
     if not hidden() or not torch.backends.mkldnn.enabled:
         return True
     return os.environ.get(VARIABLE, "").upper() in _WITHOUT_AMX
+
+
+def bf16_kernel() -> str:
+    """Return the instructions of bf16 products on this CPU, "amx_bf16" or "avx512_bf16", or "" without them."""
+    try:
+        from fmkernels import _host
+    except ImportError:
+        return ""
+    limit = os.environ.get(VARIABLE, "").upper()
+    if not torch.backends.mkldnn.enabled or not bf16_safe() or limit in _WITHOUT_BF16:
+        return ""
+    return "avx512_bf16" if limit in _WITHOUT_AMX and _host.bf16_kernel() else _host.bf16_kernel()

@@ -10,13 +10,23 @@ from contextlib import contextmanager
 from itertools import chain
 from operator import is_
 from sys import getrefcount
+from typing import NamedTuple
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
 from fmkernels import checks
-from fmkernels.ops import TdpGroup, depthwise, linear, td_layer_norm, td_rms_norm, tdp_group
+from fmkernels.ops import (
+    TdpGroup,
+    depthwise,
+    linear,
+    td_layer_norm,
+    td_layer_norm_int8,
+    td_rms_norm,
+    td_rms_norm_int8,
+    tdp_group,
+)
 
 PARAMETERS = ("param0", "param1", "nodecay_weight", "nodecay_bias")
 PLAN = "_fmkernels_seeding_plan"  # the key in the __dict__ of a seeded model
@@ -255,10 +265,27 @@ class TimeDependentParameter(TimeDependent):
         return f"{tuple(self.param0.shape)}"
 
 
-class Linear(nn.Linear):
-    """nn.Linear that calls :func:`fmkernels.linear`."""
+class Int8Rows(NamedTuple):
+    """Quantized rows, as linear_int8 reads them: int8 (..., in), and a scale for each row."""
 
-    def forward(self, input: Tensor) -> Tensor:
+    rows: Tensor
+    scale: Tensor
+
+
+class Linear(nn.Linear):
+    """nn.Linear that calls :func:`fmkernels.linear`; its input may be a list of tensors to concatenate.
+
+    ``quantize`` replaces ``product``. Set ``inner`` on a layer whose output may then be bf16, because a module that
+    accepts any dtype reads it. ``reads`` is the dtype that the layer converts its input to: None, bf16, or int8 (then ``Int8Rows``).
+    """
+
+    inner: bool = False
+    reads: torch.dtype | None = None
+
+    def forward(self, input: Tensor | Sequence[Tensor]) -> Tensor:
+        return self.product(input)
+
+    def product(self, input: Tensor | Sequence[Tensor]) -> Tensor:
         return linear(input, self.weight, self.bias)
 
 
@@ -291,6 +318,11 @@ class TDRMSNorm(nn.Module):
         offset = None if offset is None else offset.forward()
         return td_rms_norm(x, parts["scale"].forward(), offset, residual=residual, eps=self.eps, out=out)
 
+    def int8(self, x: Tensor, residual: Tensor | None = None) -> Int8Rows | tuple[Int8Rows, Tensor]:
+        """Return the norm quantized, and with residual the sum: see td_rms_norm_int8."""
+        offset = None if self.offset is None else self.offset()
+        return _int8_rows(td_rms_norm_int8(x, self.scale(), offset, residual=residual, eps=self.eps))
+
 
 class TDLayerNorm(nn.Module):
     """Layer norm with time-dependent weight and bias, also over a list of tensors: see td_layer_norm."""
@@ -311,3 +343,11 @@ class TDLayerNorm(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         weight, bias = self._modules["weight"].forward(), self._modules["bias"].forward()
         return td_layer_norm(x, weight, bias, residual=residual, eps=self.eps, out=out)
+
+    def int8(self, x: Tensor | Sequence[Tensor], residual: Tensor | None = None) -> Int8Rows | tuple[Int8Rows, Tensor]:
+        """Return the norm quantized, and with residual the sum: see td_layer_norm_int8."""
+        return _int8_rows(td_layer_norm_int8(x, self.weight(), self.bias(), residual=residual, eps=self.eps))
+
+
+def _int8_rows(parts: tuple[Tensor, ...]) -> Int8Rows | tuple[Int8Rows, Tensor]:
+    return Int8Rows(*parts) if len(parts) == 2 else (Int8Rows(*parts[:2]), parts[2])

@@ -108,13 +108,15 @@ def accelerate(model: nn.Module) -> Acceleration:
 
 
 def restore(model: nn.Module) -> None:
-    """Undo :func:`accelerate`: every module gets its original class back. Parameters do not change."""
+    """Undo :func:`accelerate` and :func:`quantize`: every module gets its original class back, and its weight."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"restore: model must be a torch.nn.Module, got {type(model).__name__}")
     for module in model.modules():
         if isinstance(module, _Swapped):
             if isinstance(module, TimeDependent):
                 module.curr_weight = None
+            if hasattr(module, "_undo"):  # a quantized layer's weight
+                module._undo()
             module.__class__ = module._original
     _drop_plans(model)
 

@@ -70,6 +70,7 @@ class Trace:
         self.dtypes: list[torch.dtype] = []
         self._rows: list[Tensor] = []
         self._read: Tensor | None = None
+        self.precision: str | None = None  # of the products in the velocity network, where it is known
 
     # Writing
 
@@ -168,6 +169,7 @@ class Trace:
                 (low, high), bad = values[:, 0].aminmax(), values[:, 3].sum()
                 time = "        –" if t is None else f"{t:9.6f}"
                 out.append(f"{k:>6} {time} {dt:9.6f} {x:9.4f} {low:9.4f} – {high:<9.4f} {v:9.4f} {dx:9.6f} {bad:10.0f}")
+        out += [f"velocity computed in {self.precision}"] if self.precision else []
         return "\n".join([*out, f"first anomaly: {self.first_anomaly() or 'none'}"])
 
     __str__ = table

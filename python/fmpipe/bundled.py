@@ -45,7 +45,7 @@ def check_index(folder: Path, given: Container[str] = ()) -> None:
     """
     index, where = read_json(folder / INDEX), f"{INDEX} in {str(folder)!r}"
     for name, value in index.items():
-        if name in (*STORED, "max_guidance") and name not in given:
+        if name in (*STORED, "max_guidance", "velocity_precision") and name not in given:
             try:
                 check_setting(name, value, name)
             except ValueError as error:

@@ -9,7 +9,10 @@ Solver = Literal["euler", "heun", "ab2", "dopri5"]
 Schedule = Literal["uniform", "crossflow", "logit_normal", "midpoint", "shifted"]
 TimeDirection = Literal["0->1", "1->0"]
 Dtype = Literal["float32", "bfloat16", "float16"]
+VelocityDtype = Literal["float32", "bfloat16", "float16", "auto"]
+Precision = Literal["fp32", "bf16", "int8", "fp8", "auto"]
 CHOICES = {
+    "velocity_precision": get_args(Precision),
     "solver": get_args(Solver),
     "schedule": get_args(Schedule),
     "time_dir": get_args(TimeDirection),
@@ -43,7 +46,7 @@ class SamplingOptions:
     dt_scale: float = 1.0
     time_dir: TimeDirection = "0->1"
     align_variance: bool | float = False
-    velocity_dtype: object | None = None  # a torch.dtype or its name
+    velocity_dtype: object | None = None  # a torch.dtype, its name, or "auto"
     z0_mode: str = "sample"
     num_images_per_prompt: int = 1
     output_type: str = "pil"
@@ -84,5 +87,5 @@ def check_setting(name: str, value: object, label: str) -> None:
         raise ValueError(f"{label} must be a finite number, got {repr(value)}")
     if name == "align_variance" and value is not False and value <= 0:
         raise ValueError(f"{label} must be True, False or a positive standard deviation, got {repr(value)}")
-    if name == "velocity_dtype" and value is not None and str(value).removeprefix("torch.") not in DTYPES:
-        raise ValueError(f"{label} must be a floating point dtype or None, got {repr(value)}")
+    if name == "velocity_dtype" and value not in (None, "auto") and str(value).removeprefix("torch.") not in DTYPES:
+        raise ValueError(f"{label} must be a floating point dtype, 'auto' or None, got {repr(value)}")

@@ -10,6 +10,7 @@ from fmpipe.cli.base import (
     DtypeOption,
     GuidanceOption,
     PipelineOption,
+    PrecisionOption,
     Refused,
     ScheduleOption,
     SeedOption,
@@ -26,7 +27,7 @@ from fmpipe.cli.run_sampling import GIF, OUT, Sampling, ScaleOption, noise_of
 from fmpipe.distributed import OtherRankError, Ranks
 from fmpipe.image_grid import image_grid, to_image
 from fmpipe.page import Batch, page
-from fmpipe.sampling import Dtype, TimeDirection
+from fmpipe.sampling import TimeDirection, VelocityDtype
 
 DEBUG = {"rich_help_panel": "Debugging"}
 
@@ -102,10 +103,12 @@ def generate(
     ] = 8,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
+    precision: PrecisionOption = None,
     velocity_dtype: Annotated[
-        Dtype | None,
+        VelocityDtype | None,
         typer.Option(
-            help="Data type of the velocity network's forward only, for example float32 with --dtype bfloat16.",
+            help="Data type of the velocity network's forward only, for example float32 with --dtype bfloat16. auto: "
+            "bfloat16 if that is faster here.",
             **DEBUG,
         ),
     ] = None,
@@ -154,7 +157,7 @@ def generate(
     runs, animation = [], []
     try:
         with Ranks() as ranks:
-            pipe, mine = load_pipeline(pipeline, dtype, device), ranks.share(list(enumerate(work)))
+            pipe, mine = load_pipeline(pipeline, dtype, device, precision), ranks.share(list(enumerate(work)))
             if gif is not None and (solver or pipe.config.solver) == "dopri5":
                 raise Refused(
                     "--gif needs a solver with fixed steps, and this pipeline's own is dopri5: use --solver ab2"
@@ -172,9 +175,11 @@ def generate(
                     )  # fmt: skip
                     for (k, (text, i)), image in zip(part, result.images, strict=True):
                         info = sampling.info(pipe, text, seed) | {"number": i, "dtype": dtype, **sampling.debug}
+                        info["precision"] = result.trace.precision
                         save_image(image, names[k], info, scale)
                     if trace:
-                        out.print("\n".join(result.trace.lines()), highlight=False)
+                        computed = f"velocity computed in {result.trace.precision}"
+                        out.print("\n".join([computed, *result.trace.lines()]), highlight=False)
                     if frames is not None:
                         animation = _animated(pipe, [result.z0, *frames], captions, scale)
                     if html is not None or grid is not None:
@@ -189,7 +194,7 @@ def generate(
         return
     runs = [run for runs in gathered for run in runs]
     if html is not None:
-        write(html, page(runs, {**info, "dtype": dtype, "device": pipe.device, **sampling.debug}).encode())
+        write(html, page(runs, {**info, "dtype": dtype, "precision": runs[0].trace.precision, "device": pipe.device, **sampling.debug}).encode())
     if grid is not None:
         images, captions = ([x for run in runs for x in run[k]] for k in (0, 1))
         save_image(image_grid(images, captions, columns=4, side=max(128, images[0].width) * scale), grid, info)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fmkernels import TDLayerNorm, td_layer_norm
+from fmkernels import TDLayerNorm, td_layer_norm, td_layer_norm_int8
 from fmkernels.checks import traced
+from fmkernels.nn import Int8Rows
 
 LARGE = 32 << 20  # bytes: malloc always returns larger blocks to the system
 AT_ONCE = 1 << 30  # bytes of normed skips on a GPU: the following weights are read again for every group of samples
@@ -63,10 +64,13 @@ class Skips(list):
         return x
 
 
-def norm_of_concatenated(norm: TDLayerNorm, skips: list[Tensor], pool: BufferPool) -> Iterator[Tensor]:
+def norm_of_concatenated(
+    norm: TDLayerNorm, skips: list[Tensor], pool: BufferPool, reads: torch.dtype | None = None
+) -> Iterator[Tensor | Int8Rows]:
     """Yield the norm of the concatenated skips (B, N, D), a few samples at a time, without concatenating them.
 
-    The norm of all samples would be as large as all skips. A yielded tensor is valid until the next one.
+    The norm of all samples would be as large as all skips. A yielded tensor is valid until the next one. reads: the
+    ``Linear.reads`` of the layer that it is for; for int8, quantized rows are yielded.
     """
     weight, bias = norm.weight(), norm.bias()
     batch, tokens = skips[0].shape[:2]
@@ -74,7 +78,9 @@ def norm_of_concatenated(norm: TDLayerNorm, skips: list[Tensor], pool: BufferPoo
     count = max(1, most // max(tokens * weight.shape[-1] * skips[0].element_size(), 1))
     for i in range(0, max(batch, 1), count):
         rows = slice(i, i + count)
-        parts = [skip[rows] for skip in skips]
+        parts, mine = [skip[rows] for skip in skips], slice(None) if len(weight) == 1 else rows
+        if reads == torch.int8:
+            yield Int8Rows(*td_layer_norm_int8(parts, weight[mine], bias[mine], eps=norm.eps))
+            continue
         out = pool.take("normed", parts[0], *parts[0].shape[:-1], weight.shape[-1])
-        mine = slice(None) if len(weight) == 1 else rows
         yield td_layer_norm(parts, weight[mine], bias[mine], eps=norm.eps, out=out)

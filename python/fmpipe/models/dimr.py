@@ -16,9 +16,10 @@ from fmkernels.nn import seed_time
 from fmpipe.models.buffers import BufferPool
 from fmpipe.models.dimr_stage import DiMRStage, StageConfig
 from fmpipe.models.layers import NORMS, check_dtype, check_layer, check_positive, check_time_and_null, reset
+from fmpipe.precision import SavesQuantized
 
 
-class DiMR(ModelMixin, ConfigMixin):
+class DiMR(SavesQuantized, ModelMixin, ConfigMixin):
     """CrossFlow's multi-resolution velocity network, with the same keys and results.
 
     It is called with log_snr, as CrossFlow's; ``velocity`` and ``velocities`` take t in [0, 1].

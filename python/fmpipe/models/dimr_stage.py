@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fmkernels import DepthwiseConv, Linear, TDLayerNorm, gelu_mul, linear
+from fmkernels import DepthwiseConv, Linear, TDLayerNorm, gelu_mul
 from fmkernels.nn import time_dependent
 from fmpipe.models.buffers import BufferPool, Skips, norm_of_concatenated
-from fmpipe.models.layers import NORMS, AxialRoPE, QKNorm, add_norm, check_positive
+from fmpipe.models.layers import NORMS, AxialRoPE, QKNorm, add_norm, check_positive, inner
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.norm = NORMS[norm](config.dim)
-        self.query_key_value = Linear(config.dim, 3 * config.dim, bias=False)
-        self.dense = Linear(config.dim, config.dim)
+        self.query_key_value = inner(Linear(config.dim, 3 * config.dim, bias=False))
+        self.dense = inner(Linear(config.dim, config.dim))
         self.pos_emb = AxialRoPE(config.heads, config.dim // config.heads) if rope else None
         self.qk_norm = QKNorm(config.heads) if rope else None
 
@@ -97,7 +97,7 @@ class Attention(nn.Module):
         q, k, v = self.query_key_value(y).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if self.pos_emb is not None:
             rotation = self.pos_emb.rotation(*grid)
-            q, k = (self.pos_emb.rotate(self.qk_norm(z), rotation) for z in (q, k))
+            q, k = (self.pos_emb.rotate(self.qk_norm(z), rotation).to(v.dtype) for z in (q, k))
         return self.dense(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
@@ -107,8 +107,8 @@ class GatedMLP(nn.Module):
     def __init__(self, config: StageConfig, norm: str):
         super().__init__()
         self.norm = NORMS[norm](config.dim)
-        self.w0 = Linear(config.dim, config.hidden)
-        self.w1 = Linear(config.dim, config.hidden)
+        self.w0 = inner(Linear(config.dim, config.hidden))
+        self.w1 = inner(Linear(config.dim, config.hidden))
         self.w2 = Linear(config.hidden, config.dim)
 
     def forward(self, y: Tensor) -> Tensor:
@@ -125,11 +125,13 @@ class TransformerBlock(nn.Module):
         super().__init__()
         self.block1 = Attention(config, norm, rope)
         self.block2 = GatedMLP(config, norm)
+        inner(self.block2.w2)  # a norm or a sum in fp32 reads it
 
     def forward(self, x: Tensor, branch: Tensor | None, grid: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-        y, entered = add_norm(self.block1.norm, x, branch)
-        y, x = add_norm(self.block2.norm, entered, self.block1(y, grid))
-        return entered, x, self.block2(y)
+        attention, mlp = self.block1, self.block2
+        y, entered = add_norm(attention.norm, x, branch, attention.query_key_value)
+        y, x = add_norm(mlp.norm, entered, attention(y, grid), mlp.w0, mlp.w1)
+        return entered, x, mlp(y)
 
 
 class ConvNeXtBlock(nn.Module):
@@ -144,18 +146,19 @@ class ConvNeXtBlock(nn.Module):
         self.block2 = GatedMLP(config, norm)
 
     def forward(self, x: Tensor, branch: None, grid: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-        y, summed = self.block2.norm(x, self.block1(x))
-        return x, summed, self.block2(y)
+        mlp = self.block2
+        y, summed = add_norm(mlp.norm, x, self.block1(x), mlp.w0, mlp.w1)
+        return x, summed, mlp(y)
 
 
-class SkipDense(nn.Linear):
+class SkipDense(Linear):
     """``weight · [x, skip] + bias`` as the sum of two products, without concatenating."""
 
     def __init__(self, dim: int):
         super().__init__(2 * dim, dim)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
-        return linear((x, skip), self.weight, self.bias).to(x.dtype)
+        return self.product((x, skip)).to(x.dtype)
 
 
 class Upsample(nn.Module):
@@ -210,7 +213,8 @@ class DiMRStage(nn.Module):
         x = self.input_layer(x)
         if below is not None:
             norm, up, norm_after = self.upsample
-            y = torch.cat([up.kernel(normed) for normed in norm_of_concatenated(norm, below, pool)])
+            normed = norm_of_concatenated(norm, below, pool, up.kernel.reads)
+            y = torch.cat([up.kernel(rows) for rows in normed])
             below.clear()  # their buffers are reused by this stage
             y = norm_after(y.unflatten(-1, (up.ratio**2, -1)))  # over channels, so it can come before spreading
             x = up.spread(y, x)

@@ -10,7 +10,8 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from fmkernels import Linear, td_layer_norm
-from fmpipe.models.layers import check_dtype, check_layer, check_positive, check_time_and_null
+from fmpipe.models.layers import check_dtype, check_layer, check_positive, check_time_and_null, inner
+from fmpipe.precision import SavesQuantized
 
 FREQUENCIES = 128  # of the time features
 
@@ -30,14 +31,14 @@ class TimeEmbedding(nn.Module):
     def forward(self, t: Tensor) -> Tensor:
         frequencies = torch.exp(torch.arange(FREQUENCIES, device=t.device) * (-math.log(10000) / FREQUENCIES))
         angles = t.float()[:, None] * frequencies
-        return self.mlp(torch.cat([angles.cos(), angles.sin()], dim=-1).to(self.mlp[0].weight.dtype))
+        return self.mlp(torch.cat([angles.cos(), angles.sin()], dim=-1).to(self.mlp[0].bias.dtype))
 
 
 class Attention(nn.Module):
     def __init__(self, dim: int, heads: int):
         super().__init__()
         self.heads = heads
-        self.qkv, self.proj = Linear(dim, 3 * dim), Linear(dim, dim)
+        self.qkv, self.proj = inner(Linear(dim, 3 * dim)), Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -47,7 +48,7 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     def __init__(self, dim: int):
         super().__init__()
-        self.fc1, self.fc2 = Linear(dim, 4 * dim), Linear(4 * dim, dim)
+        self.fc1, self.fc2 = inner(Linear(dim, 4 * dim)), Linear(4 * dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
@@ -85,7 +86,7 @@ def sin_cos_positions(grid: int, dim: int) -> Tensor:
     return torch.cat([axis.repeat(grid, 1), axis.repeat_interleave(grid, dim=0)], dim=-1)[None].float()
 
 
-class DiT(ModelMixin, ConfigMixin):
+class DiT(SavesQuantized, ModelMixin, ConfigMixin):
     """The adaLN-zero DiT on latents (B, channels, size, size) cut in patches; dim, depth, heads: of its blocks.
 
     Called with t in [0, 1] itself, where DiMR is called with log_snr; ``velocity`` is the same for both.

@@ -7,6 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fmkernels import Linear, TDLayerNorm, TDRMSNorm, td_rms_norm
+from fmkernels.nn import Int8Rows
+
+
+def inner(layer: Linear) -> Linear:
+    """Let the layer return bf16 when it is quantized; what reads its output accepts any dtype."""
+    layer.inner = True
+    return layer
 
 
 class RMSNorm(nn.Module):
@@ -44,9 +51,18 @@ class AdaRMSNorm(nn.Module):
 NORMS = {"LN": TDLayerNorm, "RMSN": RMSNorm, "TDRMSN": TDRMSNorm, "ADARMSN": AdaRMSNorm}
 
 
-def add_norm(norm: nn.Module, x: Tensor, branch: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return ``(norm(x + branch), x + branch)``, computed in one pass."""
-    return (norm(x), x) if branch is None else norm(x, branch)
+def add_norm(
+    norm: nn.Module, x: Tensor, branch: Tensor | None, *readers: Linear
+) -> tuple[Tensor | Int8Rows, Tensor]:
+    """Return ``(norm(x + branch), x + branch)``, computed in one pass.
+
+    readers: the layers that read the norm. If all are quantized, it has the form that they convert their input to.
+    """
+    reads = {reader.reads for reader in readers}
+    if reads == {torch.int8} and (quantized := getattr(norm, "int8", None)):
+        return (quantized(x), x) if branch is None else quantized(x, branch)
+    y, x = (norm(x), x) if branch is None else norm(x, branch)
+    return (y.bfloat16() if reads == {torch.bfloat16} else y), x
 
 
 class QKNorm(nn.Module):
