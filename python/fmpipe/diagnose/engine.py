@@ -58,6 +58,7 @@ CAUSES = {
     "shooting_gain": f"{_FIELD} scale leak endpoint one_step condition_use gradient_shares",
     "time_embedding": "",
     "probes": f"{_FIELD} scale endpoint one_step shooting vae_round_trip",
+    "precision": "",
     "loss_numerics": "kl scale overflow",
     "time_slices": f"{_FIELD} scale leak",
     "model_output": f"{_FIELD} scale schedule_constants forward_process one_step input_range",

@@ -33,6 +33,7 @@ _CALLS = {  # what a check calls of a model, besides velocity
     "scale_contract": ("encode", "decode", "scale_factor"),
     "text_path": ("draw",),
     "probes": ("draw", "decode"),
+    "precision": ("draw", "decode"),
     "vae_eval": ("vae",),
     **dict.fromkeys(_ON_PAIRS, ("draw", "encode")),
 }
@@ -53,7 +54,7 @@ _NEEDS = {  # what else a rule needs; those that are not listed need the log of 
     "shooting_gain": "need/gain",
 }
 _NEEDS_OF_OWN_MODELS = _NEEDS | {
-    **dict.fromkeys(("latent_is_sample", "gradient_path"), "need/call"),
+    **dict.fromkeys(("latent_is_sample", "gradient_path", "precision"), "need/call"),
     **dict.fromkeys(("gradient_shares", "loss_magnitudes"), "need/loss"),
 }
 
@@ -101,7 +102,7 @@ def run_checks(
         measured["vae_eval"] = checks.vae_eval.measure(parts.vae)
     with evaluating(parts.module):
         if parts.draw is not None:
-            pictures |= _on_prompts(parts, prompts, steps, seed, measured)
+            pictures |= _on_prompts(parts, prompts, steps, seed, measured, model.velocity_net if pipeline else None)
         if images is not None:
             pictures |= _on_images(
                 parts, images.to(parts.device), seed, measured, model.vae if pipeline else None, limit
@@ -192,7 +193,7 @@ def _lack(parts: Parts, rule: str) -> Message:
     return Message(needs.get(rule, "need/log"), name=rule)
 
 
-def _on_prompts(parts: Parts, prompts, steps, seed, measured: dict) -> dict[str, Tensor]:
+def _on_prompts(parts: Parts, prompts, steps, seed, measured: dict, net: torch.nn.Module | None) -> dict[str, Tensor]:
     """Measure the path of the text to z0, and the probes of a run; return the images of A and C."""
     seeds = count(seed)  # another sample at every call, for the control
     text = (lambda texts: parts.embed(texts)[0]) if parts.embed else (lambda texts: parts.draw(texts, next(seeds)))
@@ -208,6 +209,10 @@ def _on_prompts(parts: Parts, prompts, steps, seed, measured: dict) -> dict[str,
     decoded = {"A": parts.decode(z0), "C": parts.decode(z1)}
     first = trace.values[0, :, 2].mean().item()
     measured["probes"] = {"A": probe(decoded["A"], z0), "B": first, "C": probe(decoded["C"], z1)}
+    if net is not None:
+        measured["precision"] = checks.precision.measure(
+            net, parts.velocity, z0, lambda z0: parts.flow(z0, steps)[0], parts.decode
+        )
     return decoded
 
 

@@ -54,6 +54,7 @@ THRESHOLDS: Limits = MappingProxyType(
         "probes/contrast": 0.05,  # std over pixels in [-1, 1] of a decoded latent, above
         "probes/range": 1.5,  # |pixel| of a decoded latent, at most; 1 is white, and decoders overshoot
         "probes/first_step": 1e-4,  # rms of the first step's change / rms of z0, above
+        "precision/psnr": 42.0,  # dB of the worst picture in a lower precision to that in the network's own dtype
         # training
         "gradient_path/leak": 1e-6,  # norm of d target / d x1, of d KL / d eps, at most
         "kl/there": 0.1,  # distance of mu/abs_mean, std/mean, logvar/mean from 0, 1, 0 that needs no trend, at most

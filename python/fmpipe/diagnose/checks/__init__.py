@@ -8,7 +8,7 @@ from fmpipe.diagnose.checks.autoencoder import latent_is_sample, scale_contract,
 from fmpipe.diagnose.checks.base import CHECKS
 from fmpipe.diagnose.checks.data import image_range, pairing, same_augmentation, text_path, time_embedding
 from fmpipe.diagnose.checks.field import condition_use, one_step, scale, target_definition
-from fmpipe.diagnose.checks.sampling import endpoint, latent_scale, leak, probes, shooting, teacher_euler
+from fmpipe.diagnose.checks.sampling import endpoint, latent_scale, leak, precision, probes, shooting, teacher_euler
 from fmpipe.diagnose.checks.training import (
     ablation_condition_shuffled,
     ablation_dino_shuffled,

@@ -10,10 +10,9 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
-from fmpipe.diagnose.checks.base import check, check_floating, check_images, rms_of, skip
+from fmpipe.diagnose.checks.base import LEAST_MSE, check, check_floating, check_images, rms_of, skip
 from fmpipe.diagnose.thresholds import Limits
 
-_LEAST_MSE = 1e-12  # an exact reconstruction has 126 dB, not infinitely many
 _OVERFLOW = 1e6  # in place of NaN or infinity where a wrong scale is tried on purpose
 _LOGVAR = (-30.0, 20.0)  # the clamp of LDM and diffusers
 
@@ -134,5 +133,5 @@ def _psnr(check: str, decoded: Tensor, images: Tensor) -> float:
     check_floating(check, "decode(z)", decoded)
     if decoded.shape != images.shape:
         raise ValueError(f"{check}: decode(z) must be {tuple(images.shape)} as images, got {tuple(decoded.shape)}")
-    mse = (decoded.double() - images.double()).square().flatten(1).mean(1).clamp_min(_LEAST_MSE)
+    mse = (decoded.double() - images.double()).square().flatten(1).mean(1).clamp_min(LEAST_MSE)
     return (10 * torch.log10(4 / mse)).mean().item()

@@ -13,6 +13,7 @@ from fmpipe.diagnose.texts import Message
 from fmpipe.diagnose.thresholds import Overrides, limits
 
 History = Mapping[str, Sequence[float]]
+LEAST_MSE = 1e-12  # equal images have 126 dB, not infinitely many
 CHECKS: dict[str, Callable[..., Finding]] = {}
 
 

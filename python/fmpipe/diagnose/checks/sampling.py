@@ -7,11 +7,12 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fmkernels import checks
+from fmkernels import checks, quantize, restore
 from fmkernels.flow import PATHS, Path, Trace, midpoint, sample, uniform
-from fmpipe.diagnose.checks.base import check
+from fmkernels.precision import precision_of
+from fmpipe.diagnose.checks.base import LEAST_MSE, check, rms_of, skip
 from fmpipe.diagnose.checks.field import TIMES
 from fmpipe.field import Velocity, check_any, check_ends, endpoint_rmse, mse, pooled_gain, stats_at, times_of
 
@@ -137,6 +138,46 @@ def probes(z0: Tensor, z1: Tensor, decode: Callable[[Tensor], Tensor], first_ste
     """
     check_ends("probes", z0, z1, letter="z")
     return {"A": probe(decode(z0), z0), "B": first_step_rms, "C": probe(decode(z1), z1)}
+
+
+@check
+@torch.no_grad()
+def precision(
+    net: nn.Module,
+    velocity: Velocity,
+    z0: Tensor,
+    flow: Callable[[Tensor], Tensor],
+    decode: Callable[[Tensor], Tensor],
+    precisions: Sequence[str] = ("bf16", "int8"),
+) -> dict:
+    """Measure what :func:`fmkernels.quantize` changes in velocities, end latents and pictures, for each of precisions.
+
+    The errors of v at t = 0.1, 0.5, 0.9 and of the end latent flow(z0) are relative to the rms of those in the
+    network's own dtype; the PSNR of decode(end) is that of the worst picture, with pixels in [-1, 1]. Layers are
+    converted whether that is faster here or not; those that are too sensitive are left unchanged. net: the network
+    that velocity and flow call; it is restored. Skipped if it is quantized already or has no linear layers.
+    """
+    check_any("precision", "precisions", precisions)
+    if precision_of(net) != "fp32":
+        return skip("precision/quantized", name=precision_of(net))
+    end = flow(z0)
+    picture, points = decode(end), [(torch.lerp(z0, end, t), times_of(z0, t)) for t in (0.1, 0.5, 0.9)]
+    wanted = torch.stack([velocity(x, t) for x, t in points])
+    out: dict = {"psnr": {}, "velocity": {}, "latent": {}, "left": {}, "layers": 0}
+    for name in precisions:
+        report = quantize(net, name, sample=lambda: velocity(*points[1]), min_gain=0)
+        try:
+            if report.swapped:
+                got = flow(z0)
+                v = torch.stack([velocity(x, t) for x, t in points])
+                error = (decode(got) - picture).square().flatten(1).mean(1).max().item()
+                out["psnr"][name] = 10 * math.log10(4 / max(error, LEAST_MSE)) if error == error else math.nan
+                out["velocity"][name] = rms_of(v - wanted) / rms_of(wanted)
+                out["latent"][name] = rms_of(got - end) / rms_of(end)
+                out["left"][name], out["layers"] = len(report.left), len(report.layers)
+        finally:
+            restore(net)
+    return out if out["psnr"] else skip("precision/none")
 
 
 def _start(op: str, x0: Tensor, x1: Tensor) -> float:

@@ -161,6 +161,15 @@ def probes(m: dict, limit: Limits) -> Iterator[Evidence]:
         yield say("warn", "probe/loud", **values) if loud else say("pass", "probe/good", **values)
 
 
+@measured_rule
+def precision(m: dict, limit: Limits) -> Iterator[Evidence]:
+    for name, psnr in m["psnr"].items():
+        values = {key: m[key][name] for key in ("velocity", "latent", "left")}
+        key = "visible" if psnr < limit["precision/psnr"] else "same"
+        status = "warn" if key == "visible" else "pass"
+        yield say(status, f"precision/{key}", name=name, psnr=psnr, layers=m["layers"], **values)
+
+
 @rule()
 def sampler_state(f: Figures, limit: Limits) -> Iterator[Evidence]:
     for k, trace in enumerate(f.traces, 1):

@@ -56,6 +56,7 @@ RULES = {
     "shooting_gain": ("The field does not carry x0 to x1 with the given gain", "MSE(z_end, x1) / MSE(x0, x1) below {shooting/relative:g} with the given gain", "The debugging notes tried a gain of 3.5, the inverse of the measured ratio of 0.29."),
     "time_embedding": ("The time embedding dominates the features", "rms of the time embedding at most {time/rms:g} times that of the features; more warns", "From the debugging notes: a sinusoidal embedding of t that is too large dominates the network. A LayerNorm or a small initialization cures it."),
     "probes": ("The sampler produces nothing", "B above {probes/first_step:g} of z0's rms; C with a contrast above {probes/contrast:g} and |pixels| up to {probes/range:g}", "In the debugging notes, [A] was in range with low contrast, [B] 2.6e-3 to 7.8e-3, so the field moved, and [C] in range and still only texture. The probes clear the VAE and the loop, not the field."),
+    "precision": ("A lower precision changes the pictures", "worst PSNR of the pictures to those in the network's own dtype at least {precision/psnr:g} dB", "The debugging notes advised to run the flow in fp32, because bf16 may shrink amplitudes. That holds for the state, which is always fp32 here; this check measures what it means for the products in the network."),
     "loss_numerics": ("The loss is NaN or infinite", "nothing NaN or infinite", "The debugging notes compare the first and the last ten losses (1.34 and 0.05) and count those above 1.0: 32, all at the beginning."),
     "time_slices": ("The ends of the path are learned worse than its middle", "nmse near t = 0 and t = 1 at most {slices/ratio:g} times that of the middle, cos at most {slices/cos:g} below it", "From the debugging notes: the ends (t near 0 and 1) often deteriorate. Resample or reweight them, or correct alpha'(t) and beta'(t)."),
     "model_output": ("The output of the model is off", "nothing NaN or infinite; the std of the prediction ends from {output/low:g} to {output/high:g} times that of its target, or approaches it", "In the debugging notes, the std of the prediction rose from 0.57 to 0.98, toward that of the data."),
@@ -296,6 +297,10 @@ TEXTS = {
     "run/whole": "Every metric is logged to the end.",
     "run/ema": ("{name} ends at {ema:.4g}, the same of the raw weights at {raw:.4g}.", "Update the averaged weights at every step, and choose a decay that fits the length of the run."),
     # why a check was not run
+    "precision/same": "{name}: pictures {psnr:.1f} dB from those in the network's own dtype (worst of the prompts); error of the velocity {velocity:.2%}, of the end latent {latent:.2%}; {left} of {layers} layers left unchanged.",
+    "precision/visible": ("{name}: pictures only {psnr:.1f} dB from those in the network's own dtype (worst of the prompts); error of the velocity {velocity:.2%}, of the end latent {latent:.2%}; {left} of {layers} layers left unchanged.", "Do not use velocity_precision='{name}', or name the layers with the largest errors in the skip of fmkernels.quantize; its report lists them."),
+    "precision/quantized": "the velocity network is in {name} already: check the pipeline that it was made from",
+    "precision/none": "the velocity network has no linear layers that can be converted",
     "need/images": "needs images: --images DIR",
     "need/pairs": "needs images and their captions, four at least: --images DIR --captions FILE",
     "need/log": "needs the log of a run with these metrics: --log RUN",

@@ -51,6 +51,7 @@ RULES = {
     "shooting_gain": ("用给定的增益，速度场仍无法把 x0 送到 x1", "用给定的增益时 MSE(z_end, x1) / MSE(x0, x1) 小于 {shooting/relative:g}", "调试笔记试过 3.5 的增益，即实测比值 0.29 的倒数。"),
     "time_embedding": ("时间嵌入压过了特征", "时间嵌入的 rms 不超过特征 rms 的 {time/rms:g} 倍；超过则警告", "出自调试笔记：t 的正弦嵌入过大时会主导网络。加 LayerNorm 或用较小的初始化即可解决。"),
     "probes": ("采样器什么也没有生成", "B 大于 z0 的 rms 的 {probes/first_step:g} 倍；C 的对比度大于 {probes/contrast:g}，|像素| 不超过 {probes/range:g}", "在调试笔记中，[A] 在范围内但对比度低；[B] 为 2.6e-3 到 7.8e-3，可见速度场在动；[C] 在范围内，却仍只有纹理。这些探针排除的是 VAE 和采样循环，不是速度场。"),
+    "precision": ("较低的精度改变了图像", "与网络自身精度下的图像相比，最差的 PSNR 不低于 {precision/psnr:g} dB", "调试笔记建议流匹配使用 fp32，因为 bf16 可能使幅度变小。这对状态成立，而这里的状态始终是 fp32；本检查测量降低网络中矩阵乘法的精度会带来什么影响。"),
     "loss_numerics": ("损失出现 NaN/Inf", "没有 NaN/Inf", "调试笔记对比最初十个与最后十个损失（1.34 与 0.05），并统计大于 1.0 的个数：32 个，全部在开头。"),
     "time_slices": ("路径两端比中间学得差", "t 接近 0 和 1 处的 nmse 不超过中间的 {slices/ratio:g} 倍，cos 比中间低不超过 {slices/cos:g}", "出自调试笔记：两端（t 接近 0 和 1）常会变差。对两端重采样或重加权，或修正 alpha'(t) 与 beta'(t)。"),
     "model_output": ("模型输出异常", "没有 NaN/Inf；预测的标准差最终为目标的 {output/low:g} 到 {output/high:g} 倍，或正在向目标靠近", "在调试笔记中，预测的标准差从 0.57 升到 0.98，逐渐接近数据的标准差。"),
@@ -291,6 +292,10 @@ TEXTS = {
     "run/whole": "每个指标都记录到最后。",
     "run/ema": ("{name} 结束时为 {ema:.4g}，原始权重的同一指标为 {raw:.4g}。", "每一步都更新 EMA 权重，并按训练长度选择衰减系数。"),
     # why a check was not run
+    "precision/same": "{name}：与网络自身精度下的图像相差 {psnr:.1f} dB（各提示词中最差的）；速度误差 {velocity:.2%}，终点隐变量误差 {latent:.2%}；{layers} 层中有 {left} 层保持不变。",
+    "precision/visible": ("{name}：与网络自身精度下的图像仅为 {psnr:.1f} dB（各提示词中最差的）；速度误差 {velocity:.2%}，终点隐变量误差 {latent:.2%}；{layers} 层中有 {left} 层保持不变。", "不要使用 velocity_precision='{name}'，或用 fmkernels.quantize 的 skip 排除误差最大的层；其报告会列出这些层。"),
+    "precision/quantized": "速度网络已经是 {name}：请检查转换之前的 pipeline",
+    "precision/none": "速度网络没有可以转换的线性层",
     "need/images": "需要图像：--images DIR",
     "need/pairs": "需要图像及其描述，至少四对：--images DIR --captions FILE",
     "need/log": "需要含有这些指标的训练日志：--log RUN",
