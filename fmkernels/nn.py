@@ -275,8 +275,9 @@ class Int8Rows(NamedTuple):
 class Linear(nn.Linear):
     """nn.Linear that calls :func:`fmkernels.linear`; its input may be a list of tensors to concatenate.
 
-    ``quantize`` replaces ``product``. Set ``inner`` on a layer whose output may then be bf16, because a module that
-    accepts any dtype reads it. ``reads`` is the dtype that the layer converts its input to: None, bf16, or int8 (then ``Int8Rows``).
+    ``quantize`` replaces ``product``. Set ``inner`` on a layer whose output may then be bf16, because what reads it
+    accepts any dtype. ``reads``: the dtype that a quantized layer converts its input to; it also takes the converted
+    input (for int8, ``Int8Rows``).
     """
 
     inner: bool = False

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fmkernels import amx
 from fmkernels.nn import Int8Rows, Linear
 from fmkernels.ops import int8_kernel, linear_int8, pack_int8, quantize_weight, unpack_int8
-from fmkernels.patch import _subclass, _Swapped
+from fmkernels.patch import _subclass
 
 Precision = Literal["int8", "bf16", "fp8"]
 MAX_ERROR = {"int8": 0.05, "bf16": 0.01, "fp8": 0.1}  # several times that of a layer without outliers
@@ -211,14 +211,13 @@ class Quantization:
 
     def __str__(self) -> str:
         done = self.swapped
-        before, after = (f"{size / 1e6:,.1f}" for size in (self.bytes_before, self.bytes_after))
-        lines = [f"{self.precision}: {len(done)} of {len(self.layers)} linear layers; weights {before} MB -> {after} MB"]
+        size = " MB -> ".join(f"{size / 1e6:,.1f}" for size in (self.bytes_before, self.bytes_after))
+        lines = [f"{self.precision}: {len(done)} of {len(self.layers)} linear layers; weights {size} MB"]
         if measured := [layer for layer in done if layer.error is not None]:
-            worst = max(measured, key=lambda layer: layer.error)
+            worst, middle = max(measured, key=lambda layer: layer.error), statistics.median(x.error for x in measured)
             lines.append(
-                f"error on {'the sample' if self.sampled else 'random'} input: median "
-                f"{statistics.median(layer.error for layer in measured):.2%}, largest {worst.error:.2%} ({worst.name}), "
-                f"threshold {self.max_error:.2%}"
+                f"error on {'the sample' if self.sampled else 'random'} input: median {middle:.2%}, largest "
+                f"{worst.error:.2%} ({worst.name}), threshold {self.max_error:.2%}"
             )
         reasons = defaultdict(list)
         for layer in self.layers:
@@ -467,9 +466,7 @@ def _gain(weight: object, layer: nn.Linear, rows: int) -> float:
     key = weight.name, rows, own.shape, own.dtype, own.device, layer.__class__, torch.get_num_threads()
     if key not in _gains:
         x, dtype = own.new_ones(rows, layer.in_features), _output_dtype(layer)
-        slow, fast = _seconds(
-            own.device, lambda: Linear.product(layer, x), lambda: weight.product(x, bias, dtype)
-        )
+        slow, fast = _seconds(own.device, lambda: Linear.product(layer, x), lambda: weight.product(x, bias, dtype))
         _gains[key] = slow / fast
     return _gains[key]
 

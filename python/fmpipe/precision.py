@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from fmkernels import Quantization, load_quantized, quantize, restore
-from fmkernels.precision import MIN_GAIN, precision_of, quantized_as, unsupported
+from fmkernels.precision import MIN_GAIN, precision_of, unsupported
 
-__all__ = ["SavesQuantized", "precision_of", "sample_input", "set_precision", "wanted_dtype"]
+__all__ = ["SavesQuantized", "gains", "precision_of", "sample_input", "set_precision", "wanted_dtype"]
 
 
 def set_precision(
@@ -52,6 +52,41 @@ def _largest_grid(net: nn.Module) -> tuple[int, int]:
     return tuple(min(side) for side in zip(*((r * c["grid"][0], r * c["grid"][1]) for c, r in stages), strict=True))
 
 
+@torch.no_grad()
+def gains(net: nn.Module) -> dict[str, str]:
+    """Return for each precision what a guided step gains on this machine, in a sentence. The network is restored."""
+    x, t, null = sample_input(net)
+    out, own = {}, precision_of(net)
+    if own != "fp32":
+        return {own: "the network is converted already"}
+    for precision in ("bf16", "int8", "fp8"):
+        if reason := unsupported(precision, net.device):
+            out[precision] = f"no gain: {reason}"
+            continue
+        before = _seconds(net, x, t, null)
+        report = set_precision(net, precision, keep_weights=True)
+        after = _seconds(net, x, t, null) if report.swapped else before
+        restore(net)
+        out[precision] = (
+            f"{before / after:.1f} times as fast ({1e3 * before:.1f} -> {1e3 * after:.1f} ms for a batch of {len(x)}), "
+            f"weights {report.bytes_before / 1e6:.1f} -> {report.bytes_after / 1e6:.1f} MB, "
+            f"{len(report.swapped)} of {len(report.layers)} layers"
+        )
+    return out
+
+
+def _seconds(net: nn.Module, x: Tensor, t: Tensor, null: Tensor) -> float:
+    """Return the shortest time of a few forwards, after one that is not counted."""
+    found = []
+    while len(found) < 3 or (sum(found) < 0.1 and len(found) < 20):
+        start = time.perf_counter()
+        net.velocity(x, t, null=null)
+        if x.is_cuda:
+            torch.cuda.synchronize(x.device)
+        found.append(time.perf_counter() - start)
+    return min(found[1:])
+
+
 _faster: WeakKeyDictionary = WeakKeyDictionary()  # network -> {shape of x: whether bf16 autocast is faster}
 
 
@@ -71,16 +106,9 @@ def wanted_dtype(net: nn.Module, like: Tensor) -> torch.dtype:
     if key not in known:
         t, null = torch.full((len(like),), 0.5), torch.zeros(len(like), dtype=torch.bool)
 
-        def seconds(low: bool) -> float:
-            found = []
-            for _ in range(3):
-                start = time.perf_counter()
-                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
-                    net.velocity(like.to(own), t, null=null)
-                found.append(time.perf_counter() - start)
-            return min(found[1:])
-
-        known[key] = seconds(False) > MIN_GAIN * seconds(True)
+        slow = _seconds(net, like, t, null)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            known[key] = slow > MIN_GAIN * _seconds(net, like, t, null)
     return torch.bfloat16 if known[key] else own
 
 
@@ -100,10 +128,6 @@ class SavesQuantized:
             net = cls.from_config(cls.load_config(folder))
         load_quantized(net, state)
         return nn.Module.to(net.eval(), options.get("torch_dtype"))
-
-    @property
-    def quantized(self) -> bool:
-        return any(map(quantized_as, self.modules()))
 
 
 def _is_quantized(files: list[Path]) -> bool:

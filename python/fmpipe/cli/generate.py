@@ -194,7 +194,8 @@ def generate(
         return
     runs = [run for runs in gathered for run in runs]
     if html is not None:
-        write(html, page(runs, {**info, "dtype": dtype, "precision": runs[0].trace.precision, "device": pipe.device, **sampling.debug}).encode())
+        used = {"dtype": dtype, "precision": runs[0].trace.precision, "device": pipe.device}
+        write(html, page(runs, {**info, **used, **sampling.debug}).encode())
     if grid is not None:
         images, captions = ([x for run in runs for x in run[k]] for k in (0, 1))
         save_image(image_grid(images, captions, columns=4, side=max(128, images[0].width) * scale), grid, info)

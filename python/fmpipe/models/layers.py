@@ -51,9 +51,7 @@ class AdaRMSNorm(nn.Module):
 NORMS = {"LN": TDLayerNorm, "RMSN": RMSNorm, "TDRMSN": TDRMSNorm, "ADARMSN": AdaRMSNorm}
 
 
-def add_norm(
-    norm: nn.Module, x: Tensor, branch: Tensor | None, *readers: Linear
-) -> tuple[Tensor | Int8Rows, Tensor]:
+def add_norm(norm: nn.Module, x: Tensor, branch: Tensor | None, *readers: Linear) -> tuple[Tensor | Int8Rows, Tensor]:
     """Return ``(norm(x + branch), x + branch)``, computed in one pass.
 
     readers: the layers that read the norm. If all are quantized, it has the form that they convert their input to.
