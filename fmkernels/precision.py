@@ -22,7 +22,16 @@ from torch import Tensor, nn
 
 from fmkernels import amx
 from fmkernels.nn import Int8Rows, Linear
-from fmkernels.ops import int8_kernel, linear_int8, pack_int8, quantize_weight, unpack_int8
+from fmkernels.ops import (
+    int8_kernel,
+    linear_fp8,
+    linear_int8,
+    pack_int8,
+    quantize_rows_fp8,
+    quantize_weight,
+    unpack_int8,
+)
+from fmkernels.ops.int8 import inference_only
 from fmkernels.patch import _subclass
 
 Precision = Literal["int8", "bf16", "fp8"]
@@ -30,7 +39,6 @@ MAX_ERROR = {"int8": 0.05, "bf16": 0.01, "fp8": 0.1}  # several times that of a 
 MIN_GAIN = 1.1  # a smaller one may be noise of the timing
 ROWS = 512  # of a layer's input, if there is no sample
 MEASURED_ROWS = 64  # of them whose error is measured
-LARGEST_E4M3 = 448.0
 TOO_SMALL = "too small to be faster"
 TOO_SENSITIVE = "too sensitive"
 
@@ -86,6 +94,7 @@ class BFloat16Weight:
 
     @torch.compiler.disable
     def product(self, x: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        inference_only("a layer in bf16", x=x, bias=bias)
         x, bias = x.bfloat16(), None if bias is None else bias.bfloat16()
         if not self.packed.is_mkldnn:
             return F.linear(x, self.packed, bias).to(dtype)
@@ -104,7 +113,7 @@ class BFloat16Weight:
 
 
 class Float8Weight:
-    """float8_e4m3fn with a scale per output; x is quantized per row. One ``torch._scaled_mm``."""
+    """float8_e4m3fn with a scale per output; x is quantized per row. See :func:`fmkernels.linear_fp8`."""
 
     name, dtype = "fp8", torch.float8_e4m3fn
 
@@ -112,25 +121,12 @@ class Float8Weight:
         self.weight, self.scale, self.shape = weight, scale, weight.shape
         self.nbytes = weight.nbytes + scale.nbytes
 
-    @staticmethod
-    def rows(x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return x in float8 and the scale of each row; a NaN or an infinity makes the scale NaN."""
-        x = x.float()
-        scale = (x.abs().amax(-1) / LARGEST_E4M3).clamp_min(2.0**-100)
-        scale = torch.where(scale.isfinite(), scale, torch.nan)
-        return (x / scale[..., None]).nan_to_num(0.0).to(torch.float8_e4m3fn), scale
-
     @classmethod
     def of(cls, weight: Tensor) -> "Float8Weight":
-        return cls(*cls.rows(weight.detach()))
+        return cls(*quantize_rows_fp8(weight.detach()))
 
     def product(self, x: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-        rows, scale = self.rows(x.reshape(-1, x.shape[-1]))
-        y = torch._scaled_mm(
-            rows, self.weight.t(), scale_a=scale[:, None], scale_b=self.scale[None], out_dtype=torch.bfloat16
-        )
-        y = y if bias is None else y + bias
-        return y.to(dtype).view(*x.shape[:-1], -1)
+        return linear_fp8(x, self.weight, self.scale, bias, out_dtype=dtype)
 
     def plain(self) -> tuple[Tensor, Tensor]:
         return self.weight, self.scale
@@ -406,6 +402,8 @@ def _blocked(precision: Precision, layer: nn.Linear, min_gain: float) -> str:
         return "its weight has no values yet (meta device)"
     if precision == "bf16" and not amx.bf16_safe():
         return "bf16 products would kill the process, see fmkernels.bf16_safe()"
+    if precision == "fp8" and any(n % 16 for n in layer.weight.shape):
+        return "its sizes are not multiples of 16"
     return unsupported(precision, layer.weight.device) if min_gain > 0 else ""
 
 
