@@ -140,7 +140,7 @@ def test_states_that_do_not_fit_are_refused():
         model.load_state_dict({"0.bias": state["0.bias"]})
     with pytest.raises(RuntimeError, match=r"does not fit a layer in int8"):
         model.load_state_dict({k: v for k, v in state.items() if k != "0.weight_scale"})
-    with pytest.raises(RuntimeError, match="0.weight must be .* with weight_scale"):
+    with pytest.raises(RuntimeError, match=r"0\.weight must be .* with weight_scale"):
         load_quantized(nn.Sequential(nn.Linear(32, 16)), {k: v for k, v in state.items() if k != "0.weight_scale"})
     with pytest.raises(RuntimeError, match="missing keys"):
         load_quantized(nn.Sequential(nn.Linear(32, 16)), {k: v for k, v in state.items() if k != "0.bias"})

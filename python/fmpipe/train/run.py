@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list, set_seed
 
+from fmkernels.precision import unsupported
 from fmpipe.train import checkpoint, preflight, settings, trackers
 from fmpipe.train.config import Config
 from fmpipe.train.inputs import StageInputs
@@ -61,6 +63,8 @@ def run(
     accelerator = Accelerator(mixed_precision=config.precision, cpu=device == "cpu" or not torch.cuda.is_available())
     if config.precision == "fp16" and accelerator.device.type == "cpu":
         raise ValueError("precision 'fp16' needs a GPU (accelerate would train in fp32 here): use bf16 or no")
+    if config.precision == "bf16" and (reason := unsupported("bf16", accelerator.device)):
+        warnings.warn(f"precision bf16: {reason}; steps are slower than with precision no", stacklevel=2)
     inputs.device = accelerator.device
     preflight.check(config, inputs, accelerator.num_processes)
     with contextlib.ExitStack() as held:
