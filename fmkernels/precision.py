@@ -100,7 +100,7 @@ class BFloat16Weight:
             return F.linear(x, self.packed, bias).to(dtype)
         rows = x.reshape(-1, x.shape[-1])
         y = torch.ops.mkldnn._linear_pointwise(rows, self.packed, bias, "none", [], "")
-        return y.view(*x.shape[:-1], -1).to(dtype)
+        return y.view(*x.shape[:-1], self.shape[0]).to(dtype)
 
     def plain(self) -> tuple[Tensor, None]:
         return self.packed.to_dense() if self.packed.is_mkldnn else self.packed, None
@@ -497,7 +497,7 @@ def _swap(layer: nn.Linear, weight: object, keep: bool) -> None:
     state, dtype = vars(layer), _output_dtype(layer)
     original = layer._parameters.pop("weight")
     state["_quantized"], state["_own_dtype"], state["_returned"] = weight, original.dtype, dtype
-    state["_kept_weight"] = original if keep else None
+    state["_keep_weights"], state["_kept_weight"] = keep, original if keep else None
     layer.__class__ = _quantized_class(type(layer))
 
 
@@ -528,7 +528,7 @@ class _QuantizedLinear:
     def _undo(self) -> None:
         state = vars(self)
         weight, dtype, kept = (state.pop(name) for name in ("_quantized", "_own_dtype", "_kept_weight"))
-        del state["_returned"]
+        del state["_returned"], state["_keep_weights"]
         if kept is None:
             warnings.warn(
                 f"restore: the original weights were not kept; they are those in {weight.name} now", stacklevel=3
@@ -562,8 +562,8 @@ class _QuantizedLinear:
             self._quantized, self._kept_weight = kind(*copies), None
         elif scale is None and weight.is_floating_point():
             self._quantized = kind.of(weight)
-            if self._kept_weight is not None:
-                self._kept_weight = nn.Parameter(weight.detach().to(self._own_dtype, copy=True))
+            if self._keep_weights:
+                vars(self)["_kept_weight"] = nn.Parameter(weight.detach().to(self._own_dtype, copy=True))
         else:
             errors.append(f"{names[0]} is {weight.dtype}, which does not fit a layer in {kind.name}")
 
@@ -574,7 +574,7 @@ class _QuantizedLinear:
         if moved.device != weight.device:
             self._quantized = type(self._quantized)(moved.view(weight.dtype), None if scale is None else fn(scale))
         if self._kept_weight is not None:
-            self._kept_weight = nn.Parameter(fn(self._kept_weight.data), self._kept_weight.requires_grad)
+            vars(self)["_kept_weight"] = nn.Parameter(fn(self._kept_weight.data), self._kept_weight.requires_grad)
         converted = fn(torch.empty(0, dtype=self._own_dtype)).dtype
         if converted != self._own_dtype:
             self._own_dtype = converted

@@ -126,7 +126,7 @@ def test_state_dicts_save_load_and_copy(name, keep, x, tmp_path):
         original = Twice().eval()
         other.load_state_dict(original.state_dict())  # is converted
         assert torch.equal(other(x), wanted)
-        restore(other)
+        restore(other)  # its own weights were kept
         assert torch.equal(other(x), original(x))
 
 
@@ -219,7 +219,7 @@ def test_what_cannot_be_converted_is_left_and_named():
             "shared": nn.Linear(32, 32),
             "computed": nn.utils.parametrizations.weight_norm(nn.Linear(32, 32)),
             "attention": nn.MultiheadAttention(32, 2),
-            "double": nn.Linear(32, 32).double(),
+            "wide": nn.Linear(32, 32).double(),
             "skipped": nn.Sequential(nn.Linear(32, 32)),
             "taken": nn.Linear(32, 32),
         }
@@ -233,7 +233,7 @@ def test_what_cannot_be_converted_is_left_and_named():
     assert reasons["shared"] == reasons["twin"] == "its weight is shared with another module"
     assert "is computed" in reasons["computed"]
     assert "reads the weight itself" in reasons["attention.out_proj"]
-    assert reasons["double"] == "its weight is torch.float64"
+    assert reasons["wide"] == "its weight is torch.float64"
     assert reasons["skipped.0"] == "named in skip"
 
 

@@ -127,7 +127,8 @@ def test_a_pipeline_in_int8_loads_as_fp32_without_the_instructions(pipe, tmp_pat
     again = FlowPipeline.from_pretrained(tmp_path)
     assert precision_of(again.velocity_net) == "fp32"
     x, t, null = sample_input(pipe.velocity_net)
-    got, wanted = again.velocity(x, t, null), pipe.velocity(x, t, null)
+    with torch.no_grad():
+        got, wanted = again.velocity(x, t, null), pipe.velocity(x, t, null)
     assert (got - wanted).norm() < 0.05 * wanted.norm()
 
 
@@ -139,7 +140,9 @@ def test_auto_takes_what_the_machine_has(pipe, monkeypatch):
         pipe.set_velocity_precision("auto")
         assert precision_of(pipe.velocity_net) == name
         assert pipe.config.velocity_precision == "auto"
-        restore(pipe.velocity_net)
+        if name != "fp32":
+            with pytest.warns(UserWarning, match="not kept"):
+                restore(pipe.velocity_net)
 
 
 def test_a_wrong_precision_is_named(pipe):
