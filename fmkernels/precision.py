@@ -14,7 +14,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import count
 from typing import Literal
+from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +35,7 @@ from fmkernels.ops import (
 )
 from fmkernels.ops.int8 import inference_only
 from fmkernels.patch import _subclass
+from fmkernels.schema import library
 
 Precision = Literal["int8", "bf16", "fp8"]
 MAX_ERROR = {"int8": 0.05, "bf16": 0.01, "fp8": 0.1}  # several times that of a layer without outliers
@@ -84,32 +87,44 @@ class BFloat16Weight:
     name, dtype = "bf16", torch.bfloat16
 
     def __init__(self, weight: Tensor, scale: None = None):
-        packs = weight.device.type == "cpu" and amx.bf16_kernel()
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if packs else weight
-        self.shape, self.nbytes = weight.shape, weight.nbytes
+        self.packs = weight.device.type == "cpu" and bool(amx.bf16_kernel())
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if self.packs else weight
+        self.shape, self.nbytes, self.id = weight.shape, weight.nbytes, next(_ids)
+        _packed[self.id] = self
 
     @classmethod
     def of(cls, weight: Tensor) -> "BFloat16Weight":
         return cls(weight.detach().bfloat16())
 
-    @torch.compiler.disable
     def product(self, x: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         inference_only("a layer in bf16", x=x, bias=bias)
         x, bias = x.bfloat16(), None if bias is None else bias.bfloat16()
-        if not self.packed.is_mkldnn:
+        if not self.packs:
             return F.linear(x, self.packed, bias).to(dtype)
         rows = x.reshape(-1, x.shape[-1])
-        y = torch.ops.mkldnn._linear_pointwise(rows, self.packed, bias, "none", [], "")
+        if torch.compiler.is_compiling():
+            y = torch.ops.fmkernels.linear_bf16(self.id, rows, bias, self.shape[0])
+        else:
+            y = self.packed_product(rows, bias)
         return y.view(*x.shape[:-1], self.shape[0]).to(dtype)
 
+    def packed_product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(rows, self.packed, bias, "none", [], "")
+
     def plain(self) -> tuple[Tensor, None]:
-        return self.packed.to_dense() if self.packed.is_mkldnn else self.packed, None
+        return self.packed.to_dense() if self.packs else self.packed, None
 
     def dense(self) -> Tensor:
         return self.plain()[0].float()
 
     def __reduce__(self):
         return type(self), self.plain()
+
+
+_packed: WeakValueDictionary[int, BFloat16Weight] = WeakValueDictionary()
+_ids = count()
+library.impl("linear_bf16", lambda id, x, bias, _: _packed[id].packed_product(x, bias), "CPU")
+library.impl("linear_bf16", lambda _, x, bias, out_features: x.new_empty(len(x), out_features), "Meta")
 
 
 class Float8Weight:

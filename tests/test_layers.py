@@ -20,7 +20,7 @@ ALLOWED = {
     "fmkernels.nn": ("fmkernels.checks", "fmkernels.ops"),
     "fmkernels.function_copies": (),
     "fmkernels.patch": ("fmkernels.function_copies", "fmkernels.nn", "fmkernels.ops"),
-    "fmkernels.precision": ("fmkernels.amx", "fmkernels.nn", "fmkernels.ops", "fmkernels.patch"),
+    "fmkernels.precision": ("fmkernels.amx", "fmkernels.nn", "fmkernels.ops", "fmkernels.patch", "fmkernels.schema"),
     "fmkernels.flow": ("fmkernels.checks", "fmkernels.ops"),
     "fmkernels.env_report": ("fmkernels",),
     "fmkernels": ("fmkernels",),

@@ -127,7 +127,7 @@ def history():
 def test_every_rule_has_a_finding_or_says_what_it_lacks(pipe):
     alone = run_checks(pipe, steps=2)
     assert {f.name for f in alone.findings} == set(RULES)
-    assert {f.name for f in alone.findings if f.status != "skipped"} == {"vae_eval", "text_path", "probes"}
+    assert {f.name for f in alone.findings if f.status != "skipped"} == {"vae_eval", "text_path", "probes", "precision"}
     assert all(f.meaning.startswith("needs") for f in alone.findings if f.status == "skipped")
     images = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0)) * 2 - 1
     captions = ["a cat", "the moon", "a red house", "a dog", "a car", "two trees"]
@@ -150,7 +150,7 @@ def test_every_rule_has_a_finding_or_says_what_it_lacks(pipe):
 def test_the_figures_of_a_log_are_left_as_they_were(pipe):
     figures = Figures.of(history())
     found = run_checks(pipe, figures=figures, steps=2)
-    assert found.figures.measured.keys() == {"vae_eval", "text_path", "probes"}
+    assert found.figures.measured.keys() == {"vae_eval", "text_path", "probes", "precision"}
     assert figures.measured == {}
     assert figures.metrics.keys() == history().keys()
 
