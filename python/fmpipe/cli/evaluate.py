@@ -8,6 +8,7 @@ import typer
 
 from fmpipe.cli.base import (
     DeviceOption,
+    PrecisionOption,
     Refused,
     SeedOption,
     StepsOption,
@@ -43,6 +44,7 @@ def evaluate(
         ),
     ] = None,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = None,
     place: out_option("JSON file for the figures and every answer.") = Path("evaluate.json"),
 ) -> None:
     """Measure how well a pipeline draws the emoji it was trained on. Exit code 1 if a figure misses its target.
@@ -55,7 +57,7 @@ def evaluate(
     if paraphrases is not None and not paraphrases.is_file():
         raise Refused(f"--paraphrases: there is no file {paraphrases}")
     began = time.perf_counter()
-    pipe = load_pipeline(pipeline, device=device)
+    pipe = load_pipeline(pipeline, device=device, precision=precision)
     loading = time.perf_counter() - began
     import json
 
