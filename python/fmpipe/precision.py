@@ -126,7 +126,8 @@ class SavesQuantized:
         state = {name: x for file in files for name, x in load_file(file).items()}
         with torch.device("meta"):
             net = cls.from_config(cls.load_config(folder))
-        load_quantized(net, state)
+        own = next((x.dtype for name, x in state.items() if name.endswith("bias")), torch.float32)
+        load_quantized(nn.Module.to(net, own), state)
         return nn.Module.to(net.eval(), options.get("torch_dtype"))
 
 

@@ -89,8 +89,10 @@ def test_blocks_in_int8_read_norms_that_are_never_in_fp32(monkeypatch):
     assert len(blocks) < fused
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", PRECISIONS)
-def test_a_quantized_pipeline_is_saved_and_loaded(pipe, name, tmp_path, any_machine):
+def test_a_quantized_pipeline_is_saved_and_loaded(pipe, name, dtype, tmp_path, any_machine):
+    pipe = pipe.to(dtype)
     pipe.set_velocity_precision(name)
     pipe.save_pretrained(tmp_path / name)
     again = FlowPipeline.from_pretrained(tmp_path / name)
@@ -99,6 +101,7 @@ def test_a_quantized_pipeline_is_saved_and_loaded(pipe, name, tmp_path, any_mach
     options = {"prompt_embeds": embeds, "num_inference_steps": 2, "z0_mode": "mean", "output_type": "latent"}
     first, second = pipe(**options), again(**options)
     assert torch.equal(first.images, second.images)
+    assert again.velocity_net.dtype == dtype
     assert first.trace.precision == name
     assert f"velocity computed in {name}" in str(first.trace)
 
