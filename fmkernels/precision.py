@@ -123,6 +123,8 @@ class BFloat16Weight:
 
 _packed: WeakValueDictionary[int, BFloat16Weight] = WeakValueDictionary()
 _ids = count()
+# The product for compiled graphs, which cannot hold a packed weight: id is its handle.
+library.define("linear_bf16(int id, Tensor x, Tensor? bias, int out_features) -> Tensor")
 library.impl("linear_bf16", lambda id, x, bias, _: _packed[id].packed_product(x, bias), "CPU")
 library.impl("linear_bf16", lambda _, x, bias, out_features: x.new_empty(len(x), out_features), "Meta")
 
@@ -478,7 +480,7 @@ def _gain(weight: object, layer: nn.Linear, rows: int) -> float:
     own, bias = layer.weight, layer.bias
     key = weight.name, rows, own.shape, own.dtype, own.device, layer.__class__, torch.get_num_threads()
     if key not in _gains:
-        x, dtype = own.new_ones(rows, layer.in_features), _output_dtype(layer)
+        x, dtype = own.new_ones(rows, layer.in_features), _returned_dtype(layer, own.dtype)
         slow, fast = _seconds(own.device, lambda: Linear.product(layer, x), lambda: weight.product(x, bias, dtype))
         _gains[key] = slow / fast
     return _gains[key]
@@ -503,13 +505,12 @@ def _seconds(device: torch.device, *calls: Callable, least: int = 3, budget: flo
 # The subclasses
 
 
-def _output_dtype(layer: nn.Linear) -> torch.dtype:
-    own = layer.weight.dtype
+def _returned_dtype(layer: nn.Linear, own: torch.dtype) -> torch.dtype:
     return torch.bfloat16 if own == torch.float32 and getattr(layer, "inner", False) else own
 
 
 def _swap(layer: nn.Linear, weight: object, keep: bool) -> None:
-    state, dtype = vars(layer), _output_dtype(layer)
+    state, dtype = vars(layer), _returned_dtype(layer, layer.weight.dtype)
     original = layer._parameters.pop("weight")
     state["_quantized"], state["_own_dtype"], state["_returned"] = weight, original.dtype, dtype
     state["_keep_weights"], state["_kept_weight"] = keep, original if keep else None
@@ -590,8 +591,6 @@ class _QuantizedLinear:
             self._quantized = type(self._quantized)(moved.view(weight.dtype), None if scale is None else fn(scale))
         if self._kept_weight is not None:
             vars(self)["_kept_weight"] = nn.Parameter(fn(self._kept_weight.data), self._kept_weight.requires_grad)
-        converted = fn(torch.empty(0, dtype=self._own_dtype)).dtype
-        if converted != self._own_dtype:
-            self._own_dtype = converted
-            self._returned = converted if self._returned != torch.bfloat16 else torch.bfloat16
+        self._own_dtype = fn(torch.empty(0, dtype=self._own_dtype)).dtype
+        self._returned = _returned_dtype(self, self._own_dtype)
         return self

@@ -68,11 +68,6 @@ linear_int8(Tensor x, Tensor? x_scale, Tensor weight, Tensor scale, Tensor? bias
 td_norm_int8(Tensor[] x, Tensor scale, Tensor? offset, Tensor? residual, float eps, bool center) -> (Tensor, Tensor, Tensor)
 """  # noqa: E501
 
-# A product with a packed bf16 weight, which a compiled graph cannot hold: id is its handle in fmkernels.precision.
-IN_PYTHON = """
-linear_bf16(int id, Tensor x, Tensor? bias, int out_features) -> Tensor
-"""
-
 library = torch.library.Library("fmkernels", "DEF")
 
 
@@ -89,4 +84,3 @@ KERNELS = {
     "triton": _shared + _int8,
     "autograd": _defined(IN_AUTOGRAD),
 }
-_defined(IN_PYTHON)

@@ -128,7 +128,7 @@ class SavesQuantized:
             net = cls.from_config(cls.load_config(folder))
         own = next((x.dtype for name, x in state.items() if name.endswith("bias")), torch.float32)
         load_quantized(nn.Module.to(net, own), state)
-        return nn.Module.to(net.eval(), options.get("torch_dtype"))
+        return nn.Module.to(net.eval(), options.get("torch_dtype") or options.get("dtype") or torch.float32)
 
 
 def _is_quantized(files: list[Path]) -> bool:

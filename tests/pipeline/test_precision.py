@@ -95,9 +95,9 @@ def test_a_quantized_pipeline_is_saved_and_loaded(pipe, name, dtype, tmp_path, a
     pipe = pipe.to(dtype)
     pipe.set_velocity_precision(name)
     pipe.save_pretrained(tmp_path / name)
-    again = FlowPipeline.from_pretrained(tmp_path / name)
+    again = FlowPipeline.from_pretrained(tmp_path / name, torch_dtype=dtype)
     assert precision_of(again.velocity_net) == again.config.velocity_precision == name
-    embeds = torch.randn(2, pipe.text_head.config.tokens, pipe.text_head.config.width)
+    embeds = torch.randn(2, pipe.text_head.config.tokens, pipe.text_head.config.width, dtype=dtype)
     options = {"prompt_embeds": embeds, "num_inference_steps": 2, "z0_mode": "mean", "output_type": "latent"}
     first, second = pipe(**options), again(**options)
     assert torch.equal(first.images, second.images)
