@@ -32,7 +32,13 @@ FLOORS = {
     ("int8", "compile bf16"): 1.4,
     ("int8", "torchao"): 1.0,
 }
-TOLERANCE = {"ours fp32": 1e-4, "bf16": 0.02, "int8": 0.1, "compile bf16": 0.05, "torchao": 0.2}
+TOLERANCE = {
+    "ours fp32": 1e-4,
+    "bf16": 0.05,
+    "int8": 0.15,
+    "compile bf16": 0.1,
+    "torchao": 0.3,
+}  # guidance amplifies them
 
 
 def copied(net: nn.Module) -> nn.Module:
