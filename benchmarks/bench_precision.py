@@ -159,15 +159,14 @@ def main() -> None:
     parser.add_argument("--only", choices=["guided", "emoji"])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    path = harness.RESULTS / "precision.json"
-    result = json.loads(path.read_text()) if path.exists() else {}
-    result["header"] = harness.header()
+    path, result = harness.RESULTS / "precision.json", {"header": harness.header()}
     if args.only != "emoji":
         result["guided"] = guided(args.rounds)
         show(result["guided"])
     if args.only != "guided":
         result["emoji"] = emoji()
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(before | result, indent=1) + "\n")
     print(f"written: {path}")
     if not result.get("guided", {}).get("matched", True):
         raise SystemExit("a result did not match: see the errors of the step")
