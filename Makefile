@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu*') fmkernels/schema.py setup.py pyproject.toml
-OP_TESTS := $(patsubst %,tests/kernels/test_%.py,every_op tdp norm path step head bad_input)
+OP_TESTS := $(patsubst %,tests/kernels/test_%.py,every_op tdp norm path step head int8 bad_input)
 NATIVE := $(OP_TESTS) tests/kernels/test_properties.py
 # TORCH=cpu|cuda|rocm selects the torch build. By default, the installed one is kept, and a new environment gets the one
 # that fits the GPU. cpu is what pip selects under constraints.txt; "===" leaves out local versions such as 2.13.0+cpu.
