@@ -1,4 +1,4 @@
-"""python make.py [OUT]: write OUT/healthy_a, healthy_b, broken_a and broken_b with a manifest.json each.
+"""python make.py [OUT]: write OUT/a and OUT/b with a manifest.json each.
 
 Healthy scenarios are split at random (both logs of one into the same half), the two logs of each fault go to different halves.
 Each half draws its formats from a set of its own plus a common one.
@@ -17,16 +17,16 @@ def main(out):
     own = formats(); r0 = rng_of('corpus_m/split'); jobs = []
     half = dict(zip(r0.permutation(len(healthy.S)), ['a', 'b'] * len(healthy.S)))
     for i, (f, story, only, not_) in enumerate(healthy.S):
-        for v in (0, 1): jobs.append((f'healthy_{half[i]}', half[i], f'h{i + 1:02d}{"xy"[v]}', f, v, 'none', story, [], only, not_))
+        for v in (0, 1): jobs.append((half[i], half[i], f'h{i + 1:02d}{"xy"[v]}', f, v, 'none', story, [], only, not_))
     silent = [p for p in prints.P if p[1] == 'none']; half = dict(zip(r0.permutation(len(silent)), ['a', 'b'] * len(silent)))
     for i, (f, cause, story, acc) in enumerate(silent):
-        for v in (0, 1): jobs.append((f'healthy_{half[i]}', half[i], f'p{i + 1:02d}{"xy"[v]}', f, v, cause, story, acc, 'print', ()))
+        for v in (0, 1): jobs.append((half[i], half[i], f'p{i + 1:02d}{"xy"[v]}', f, v, cause, story, acc, 'print', ()))
     for i, (f, cause, story, acc, only, not_) in enumerate(broken.B):
         flip = int(r0.integers(2))
-        for v in (0, 1): jobs.append((f'broken_{"ab"[v ^ flip]}', 'ab'[v ^ flip], f'b{i + 1:02d}{"xy"[v]}', f, v, cause, story, acc, only, not_))
+        for v in (0, 1): jobs.append(('ab'[v ^ flip], 'ab'[v ^ flip], f'b{i + 1:02d}{"xy"[v]}', f, v, cause, story, acc, only, not_))
     for i, (f, cause, story, acc) in enumerate([p for p in prints.P if p[1] != 'none']):
         flip = int(r0.integers(2))
-        for v in (0, 1): jobs.append((f'broken_{"ab"[v ^ flip]}', 'ab'[v ^ flip], f'q{i + 1:02d}{"xy"[v]}', f, v, cause, story, acc, 'print', ()))
+        for v in (0, 1): jobs.append(('ab'[v ^ flip], 'ab'[v ^ flip], f'q{i + 1:02d}{"xy"[v]}', f, v, cause, story, acc, 'print', ()))
     man = {}
     for folder, part, name, f, v, cause, story, acc, only, not_ in sorted(jobs, key=lambda j: (j[0], j[2])):
         root = os.path.join(out, folder)

@@ -89,9 +89,9 @@ _KINDS = {  # words of a loss, in the order in which they decide
     "flow": {"flow", "fm", "cfm", "rf", "velocity", "vel", "v", "sit", "transport", "rectified", "matching", "pred"},
     "diffusion": {"diffusion", "diff", "eps", "epsilon", "noise", "ddpm", "simple", "denoise", "denoising", "vb", "x0",
                   "dsm", "denoiser", "sm"},
-    "mse": {"mse", "l2"},
+    "mse": {"mse", "l2", "rmse"},
 }  # fmt: skip
-_BARE = {"kl", "kld", "mse", "dino", "fm", "cfm", "flow", "rf", "contrastive", "rec", "recon", "infonce", "vb"}
+_BARE = {"kl", "kld", "mse", "rmse", "dino", "fm", "cfm", "flow", "rf", "contrastive", "rec", "recon", "infonce", "vb"}
 SHUFFLED = _KINDS["shuffled"]
 OWN = {"true", "own", "paired", "correct", "matched", "right", "real", "cond", "conditional"}  # conditions
 _BESIDE = {"z0", "text", "z", "div", "divergence"}
@@ -221,7 +221,7 @@ def _canonical(name: str) -> str | None:
         if found is not None or (inner and (_TENSOR.fullmatch(inner[1]) or inner[1].lower() in SHUFFLED)):
             return found  # rms(v) is not rms
     name = re.sub(r"\[[^\]]*\]", "", name) or name
-    if match := re.fullmatch(r"(?:E\s*)?[|‖∥]+\s*([\w*]+)\s*[|‖∥]+(?:_2)?", name):  # a norm
+    if match := re.fullmatch(r"(?:E\s*|mean)?[|‖∥]+\s*([\w*]+)\s*[|‖∥]+(?:_2)?", name):  # a norm
         return _NORMS.get(match[1].lower())
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.strip().strip("_/")).lower()
     words = re.sub(r"[\u0300-\u036f]", "", unicodedata.normalize("NFKD", words)) if not words.isascii() else words

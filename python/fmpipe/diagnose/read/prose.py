@@ -46,12 +46,13 @@ _ENDS = verbose(  # betas: [1e-4, ..., 0.02], betas: first 1e-4, last 0.02, beta
     )
     """
 )
-_PART = verbose(  # betas (first 10): [1e-4, 1.2e-4, ...], betas[-3:] = tensor([0.0199, 0.02])
+_LIST = rf"(?: [\w.]+ \( )? \[? \s* ( (?:{NUMBER}) (?: [\s,]+ (?: (?: \.\.\. | … ) [\s,]* )? (?:{NUMBER}) )* )"
+_PART = verbose(  # betas (first 10): [1e-4, 1.2e-4, ...], betas[-3:] = tensor([0.0199, 0.02]), betas: first 2 1e-4 2e-4
     rf"""
     `? \b ({_CONSTANT}) \b `? \s*
-    (?: [(:：]? \s* (前|后|首|末|first|last) \s* \d* \s* 个? \)? | \[ (-?\d*) : -?\d* \] )
-    \s* [:：=]? \s* (?: [\w.]+ \( )? \[ \s* {N} ( [^\]]*? {NUMBER} )? [^\]\d]* \]
-    (?: [\s,;，；)]* (?: 后 | 末 | last ) [\s\d个:：=]* \[ [^\]]*? {N} \s* \] )?   # first [...], last [...]
+    (?: [(:：]? \s* (前|后|首|末|first|last) \s* (?: \d+ (?= [\s:：)个=] ) )? \s* 个? \)? | \[ (-?\d*) : -?\d* \] )
+    \s* [:：=]? \s* {_LIST}
+    (?: [\s,;，；)\].…]* (?: 后 | 末 | last ) \s* (?: \d+ (?= [\s:：)个=] ) )? [\s个:：=]* {_LIST} )?   # first [...], last [...]
     """
 )
 _STATED = {  # the mean of x_t is in [-0.01, 0.02]
@@ -123,13 +124,14 @@ def statements(text: str) -> tuple[dict[str, Series], dict[str, list[float]]]:
     for name, index, x in _ELEMENT.findall(text):
         index = int(index)
         elements.setdefault(f"const/{name}", {})[index if index >= 0 else 10**6 + index] = float(x)
-    for name, word, start, first, rest, last in _PART.findall(text):
+    for name, word, start, *lists in _PART.findall(text):
         at = elements.setdefault(f"const/{name}", {})
+        first, last = ([float(x) for x in re.findall(NUMBER, part)] for part in lists)
         if word.lower() in ("后", "末", "last") or start.startswith("-"):
-            at[10**6 - 1] = float(re.findall(NUMBER, first + rest)[-1])
+            at[10**6 - 1] = first[-1]
         elif word or start in ("", "0"):
-            at[0] = float(first)
-            at |= {10**6 - 1: float(last)} if last else {}
+            at[0] = first[0]
+            at |= {10**6 - 1: last[-1]} if last else {}
     constants = {k: [by[i] for i in sorted(by)] for k, by in elements.items() if len(by) > 1 and max(by) >= 900}
     ends: dict[str, list[float]] = {}
     for name, *numbers in _ENDS.findall(text):

@@ -1,6 +1,7 @@
 """Rules about the loss curve: learning rate, trend, generalization, resuming, and the end of the run."""
 
 import math
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from fmpipe.diagnose.rules.data import LOSSES
 from fmpipe.diagnose.thresholds import Limits
 
 FEW = 24  # values below which a curve cannot be judged
+_PROGRESS = re.compile("epoch|batch_?i|progress|percent|elapsed|eta", re.IGNORECASE)
 HELD_OUT = (*(f"val/loss/{name}" for name in ("flow", "diffusion", "mse", "total", "rec")), "val/flow/nmse")
 
 
@@ -28,6 +30,7 @@ class LossCurve:
         self.noise = float(np.median(apart)) * 1.4826 if n else 0.0
         late = float(np.median(apart[n // 2 :])) * 1.4826 if n else 0.0
         self.error = 1.25 * late / math.sqrt(self.window)  # standard error of the level in the last half
+        self.error = max(self.error, _slow_noise(self.values) if n >= FEW else 0.0)
         tenth = max(3, n // 10)
         self.first = float(np.median(self.values[: max(3, n // 20)])) if n else math.nan
         self.last = float(np.median(self.values[-tenth:])) if n else math.nan
@@ -52,6 +55,40 @@ def _running_median(x: np.ndarray, window: int) -> np.ndarray:
     half = window // 2
     padded = np.concatenate([np.full(half, np.median(x[: half + 1])), x, np.full(half, np.median(x[-half - 1 :]))])
     return np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)
+
+
+def _slow_noise(x: np.ndarray, parts: int = 12) -> float:
+    """Return the noise of medians of blocks: noise that is correlated in time does not average out."""
+    level = np.array([np.median(part) for part in np.array_split(x[len(x) // 10 :], parts)])
+    return float(np.median(np.abs(np.diff(level, 2)))) * 1.4826 / math.sqrt(6)
+
+
+def _settings(f: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield (name, steps, values) of the settings in a log: series without noise, such as a weight or a resolution."""
+    for name in ("lr", *(n for n in f.metrics if n.startswith("w/")), *f.unknown):
+        x = f.metrics.get(name)
+        if x is None or len(x.finite) < FEW or _PROGRESS.search(name):
+            continue
+        values, width = x.finite, float(np.ptp(x.finite))
+        if width > 0 and (np.abs(np.diff(values, 2)) > 2e-3 * width).mean() < 0.2:
+            yield name, x.steps[np.isfinite(x.values)], values
+
+
+def _changes(f: Figures) -> Iterator[np.ndarray]:
+    """Yield the steps at which each setting jumps."""
+    for _, steps, values in _settings(f):
+        by = np.abs(np.diff(values))
+        yield steps[1:][by > 8 * np.median(by) + 0.01 * np.ptp(values)]
+
+
+def _raised(f: Figures, start: float, end: float) -> bool:
+    """Tell whether a setting other than the LR, which bends or jumps, differs between two steps."""
+    for name, steps, values in _settings(f):
+        bends = np.abs(np.diff(values, 2)).max() > 0.3 * np.abs(np.diff(values)).max()
+        apart = np.abs(np.diff(np.interp([start, end], steps, values)))[0]
+        if name != "lr" and bends and apart > 0.1 * np.ptp(values):
+            return True
+    return False
 
 
 def loss_curve_of(f: Figures) -> LossCurve | None:
@@ -150,11 +187,15 @@ def loss_trend(f: Figures, limit: Limits) -> Iterator[Evidence]:
     above, clear = (end - low) / max(whole, 1e-12), end - low > 6 * curve.error and "loss/disc" not in f.metrics
     early = curve.lowest < (0.85 if above < 0.5 else 0.95) * n
     jump = _jump(curve) if clear and early and low > 0 and above > 0.5 * (limit["trend/rise"] - 1) else None
-    rise = clear and early and above > limit["trend/rise"] - 1
+    at_once = curve.lowest < 0.05 * n and above < 0.5 and curve.first < 1.1 * low  # the first losses are chance
+    rise = clear and early and not at_once and above > limit["trend/rise"] - 1
+    planned = (jump or rise) and _raised(f, curve.steps[curve.lowest], curve.steps[-1])
+    planned |= jump is not None and any(r.key == "remark/restarted" for r in f.remarks)  # another stage
+    bad = "warn" if planned else "fail"
     if jump is not None:
-        yield say("fail", "trend/jump", step=jump, low=low, last=end)
+        yield say(bad, "trend/jump", step=jump, low=low, last=end)
     else:
-        yield say(not rise, "trend/rise", **values)
+        yield say(bad if rise else "pass", "trend/rise", **values)
     if low <= 0 or curve.values.min() <= 0 or "loss/disc" in f.metrics:
         return
     apart = np.log(curve.values / curve.level)  # single losses spread by factors
@@ -175,11 +216,18 @@ def flatness(f: Figures, limit: Limits) -> str | None:
     error = curve.noise / math.sqrt(max(1, len(curve) // 10))
     fell = curve.first - min(end, low) > max(limit["trend/flat"] * abs(curve.first), 3 * error)
     fell = fell and (curve.first - end > limit["trend/flat"] * abs(curve.first) or low < 0.85 * curve.first)
+    better = any(x.count > 3 and _improves(n, x) for n, x in f.metrics.items() if n.startswith("quality/"))
     begun = curve.steps[0] > 2 * (curve.steps[-1] - curve.steps[0])  # an excerpt of a run that has long fallen
-    if fell or end > 1.1 * curve.first or _learns(f) or begun:
+    if fell or end > 1.1 * curve.first or _learns(f) or begun or better:
         return "pass"
     sure = f.numbered or f.metrics.keys() & {"lr", "grad/total", "epoch"}
     return "fail" if sure and curve.first >= limit["trend/low"] else "warn"
+
+
+def _improves(name: str, x: Series) -> bool:
+    """Tell whether a measure of samples (FID, CLIP score) ends better than it began, by more than its noise."""
+    gain = (x.last - float(x.finite[0])) * (1 if "clip" in name else -1)
+    return gain > max(0.01 * abs(x.last), 3 * float(np.median(np.abs(np.diff(x.finite, 2)))))
 
 
 def _jump(curve: LossCurve) -> int | None:
@@ -243,13 +291,10 @@ def memorization(f: Figures, limit: Limits) -> Iterator[Evidence]:
     curve = loss_curve_of(f)
     if curve is None or len(curve) < 60 or curve.values.min() <= 0 or "loss/disc" in f.metrics:
         return
-    lr = f.first_of("lr")
-    if lr is not None and int((np.diff(lr.finite) > 0.5 * lr.max).sum()) > 1:
-        return  # warm restarts give the loss their period
     if stairs := _stairs(f, curve):
         yield say("fail", "period/stairs", epochs=stairs[0], drop=stairs[1], within=stairs[2])
-    elif period := _period(curve, limit):
-        yield say("fail", "period/found", period=period[0], share=period[1])
+    elif (period := _period(curve, limit)) and not _by_schedule(f, curve, period[0]):
+        yield say("fail" if _is_epochs(f, curve, period[0]) else "warn", "period/found", period=period[0], share=period[1])
     else:
         yield say("pass", "period/none")
 
@@ -274,6 +319,25 @@ def _stairs(f: Figures, curve: LossCurve) -> tuple[int, float, float] | None:
     if (drops < 0).mean() >= 0.8 and drop < -0.03 and drop < 3 * min(within, 0.0) and abs(within) < 0.5 * abs(drop):
         return len(parts), 1 - math.exp(drop), 1 - math.exp(within)
     return None
+
+
+def _by_schedule(f: Figures, curve: LossCurve, period: int) -> bool:
+    """Tell whether a setting jumps with the period, as warm restarts and cyclical weights do."""
+    length = period * (curve.steps[-1] - curve.steps[0]) / (len(curve) - 1)
+    for steps in _changes(f):
+        apart = np.diff(steps) / length
+        if len(apart) and (np.abs(apart - np.round(apart)) < 0.1).all() and np.round(apart).min() >= 1:
+            return True
+    return False
+
+
+def _is_epochs(f: Figures, curve: LossCurve, period: int) -> bool:
+    """Tell whether a period, in values, is one or several epochs; False if the log has none."""
+    epoch = f.first_of("epoch")
+    if epoch is None or not np.ptp(epoch.finite) > 0:
+        return False
+    epochs = period * np.ptp(epoch.finite) / (len(curve) - 1)
+    return round(epochs) >= 1 and abs(epochs - round(epochs)) < 0.15
 
 
 def _at(series: Series, step: float) -> float:
@@ -370,8 +434,9 @@ def metrics_lost(f: Figures, limit: Limits) -> Iterator[Evidence]:
         ended = steps[-1] > curve.steps[0] and gap > max(4 * interval, limit["run/lost"] * (final - first))
         if ended and not name.startswith(("stat/", "epoch", "loss/", "scaler/", "w/", "ent/classes")):
             lost[name] = int(steps[-1])
-    if lost:
-        yield say("fail", "run/lost", names=list(lost), step=min(lost.values()))
+    if lost:  # they may also have been switched off, unless their places are there
+        empty = any(f.metrics[name].nonfinite for name in lost) or any(r.key == "remark/nulls" for r in f.remarks)
+        yield say("fail" if empty else "warn", "run/lost", names=list(lost), step=min(lost.values()))
     else:
         yield say("pass", "run/whole")
 

@@ -94,13 +94,21 @@ def gradients(f: Figures, limit: Limits) -> Iterator[Evidence]:
     start, top, end = float(np.median(first)), _sustained(rest), total.late  # one spike is not an explosion
     values = {"start": start, "top": top, "end": end}
     grows = end > limit["gradient/growth"] * max(start, 1e-12) and rank_correlation(total.finite) > 0.8
-    if grows and len(total.finite) >= 20:
+    if grows and not _in_steps(total.finite) and len(total.finite) >= 20:
         yield say("fail", "gradient/growing", **values)
     else:
         yield say(top <= limit["gradient/exploding"] * start, "gradient/exploding", **values)
     begin = max(start, float(np.median(total.finite[:5])))
     gone = end < limit["gradient/vanishing"] * begin
     yield say(not gone, "gradient/vanishing", start=begin, top=top, end=end)
+
+
+def _in_steps(norms: np.ndarray) -> bool:
+    """Tell whether nearly all of the growth is in one or two steps, as when further parameters are trained."""
+    norms = norms[norms > 0]
+    level = np.log([np.median(part) for part in np.array_split(norms, min(20, len(norms) // 2))])
+    rises = np.sort(np.diff(level))
+    return rises[-4:].sum() > 0.9 * (level[-1] - level[0]) and rises[-1] > 0.25 * (level[-1] - level[0])
 
 
 def _sustained(values: np.ndarray) -> float:
