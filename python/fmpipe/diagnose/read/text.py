@@ -25,6 +25,7 @@ _OVERFIT = re.compile(  # a run that learns a few samples by heart on purpose
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+_FINETUNE = re.compile(r"\blora\b|fine-?tun|dream-?booth|textual[ _]inversion|微调", re.IGNORECASE)
 _RECIPE = re.compile(  # what holds the head instead of the KL
     r"""
     (?<! no\  ) (?<! without\  ) \b ( std_range | anchor | detach (?:_\w+)? ) \b ['"]?
@@ -94,6 +95,8 @@ def read_text(text: str, name: str, aliases: Mapping[str, str] | None = None) ->
         out.texts["stop/reason"] = reason
     if _OVERFIT.search(text):
         out.texts["recipe/overfit"] = "on"
+    if _FINETUNE.search(text):
+        out.texts["recipe/finetune"] = "on"
     out.texts |= {f"recipe/{found.lower()}": "on" for found in _RECIPE.findall(text)}
     return out
 

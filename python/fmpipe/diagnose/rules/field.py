@@ -9,7 +9,7 @@ import numpy as np
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.rule import Evidence, measured_rule, rule, say
 from fmpipe.diagnose.rules.data import finite_tensors, is_pixels
-from fmpipe.diagnose.rules.loss_curve import FEW, flatness
+from fmpipe.diagnose.rules.loss_curve import FEW, flatness, warming_up
 from fmpipe.diagnose.thresholds import Limits
 
 SCALES = (0.18215, 0.2301, 0.13025)  # of the autoencoders of SD, CrossFlow and SDXL
@@ -88,7 +88,7 @@ def one_step(f: Figures, limit: Limits) -> Iterator[Evidence]:
         yield from _measured_step(m, limit)
     seen, ratio = f.first_of("val/flow/cos", "flow/cos"), f.late("val/flow/speed_ratio", "flow/speed_ratio")
     cos = None if seen is None else seen.late
-    trained = seen is not None and len(seen.steps) and seen.steps[-1] >= limit["inference/steps"]
+    trained = seen is not None and len(seen.steps) and seen.steps[-1] >= limit["inference/steps"] and not warming_up(f)
     if cos is not None and cos < limit["inference/cos"] and trained:
         # if the loss never falls, that is what is wrong, and the cosine only confirms it
         yield say("warn" if flatness(f, limit) == "fail" else "fail", "step/untaught", cos=cos)
@@ -98,10 +98,8 @@ def one_step(f: Figures, limit: Limits) -> Iterator[Evidence]:
         learnt = cos is not None and cos >= limit["inference/learnt"]
         slow = ratio < limit["inference/slow"] * (cos if learnt else 1.0)
         values = {"ratio": ratio, "gain": 1 / ratio if ratio else math.inf}
-        judged = (
-            learnt
-            or (seen or f.first_of("val/flow/speed_ratio", "flow/speed_ratio")).steps[-1] >= limit["inference/steps"]
-        )
+        last = (seen or f.first_of("val/flow/speed_ratio", "flow/speed_ratio")).steps[-1]
+        judged = learnt or (last >= limit["inference/steps"] and not warming_up(f))
         if judged and slow:
             yield say("fail", "step/slow", **values)
         else:
@@ -179,7 +177,9 @@ def condition_use(f: Figures, limit: Limits) -> Iterator[Evidence]:
         kind = "used" if gain > max(least, weak) else "hardly" if gain > none else "unused"
         yield say({"used": "pass", "hardly": "warn", "unused": bad}[kind], f"condition/{kind}", gain=gain)
     if series is not None and series.count > 1:
-        used = series.last > max(least, weak)
+        end = series.finite[-max(8, len(series.finite) // 2) :]
+        steady = series.count > 8 and (end > least).mean() > 0.95 and series.late > limit["condition/printed"]
+        used = series.last > max(least, weak) or steady
         yield say("pass" if used else bad, "condition/used" if used else "condition/unused", gain=series.last)
     if m and m.get("own"):
         apart = m["shuffled"] / m["own"] - 1

@@ -13,7 +13,9 @@ from fmpipe.diagnose.rules.data import LOSSES
 from fmpipe.diagnose.thresholds import Limits
 
 FEW = 24  # values below which a curve cannot be judged
-_PROGRESS = re.compile("epoch|batch_?i|progress|percent|elapsed|eta", re.IGNORECASE)
+_REWARD = re.compile("reward|(?:episode|ep|mean|avg)_return|ep_rew", re.IGNORECASE)
+_NO_GOAL = re.compile("/(?:kl|disc)$|sds|vsd|policy|actor|critic|value|entropy|pg_")  # losses that need not fall
+_PROGRESS = re.compile(r"epoch|batch_?i|progress|percent|elapsed|\beta\b", re.IGNORECASE)
 HELD_OUT = (*(f"val/loss/{name}" for name in ("flow", "diffusion", "mse", "total", "rec")), "val/flow/nmse")
 
 
@@ -96,9 +98,10 @@ def loss_curve_of(f: Figures) -> LossCurve | None:
     adversarial = "loss/disc" in f.metrics and "loss/rec" in f.metrics  # the total changes with the discriminator
     series = f.first_of(*(("loss/rec",) if adversarial else (*LOSSES, "loss/rec")))
     if series is None:  # the longest of losses with other names
-        others = [x for n, x in f.metrics.items() if n.startswith("loss/") and n not in ("loss/kl", "loss/disc")]
+        others = [x for n, x in f.metrics.items() if n.startswith("loss/") and not _NO_GOAL.search(n)]
         series = max(others, key=lambda x: len(x.finite), default=None)
-    if series is None or f.stage == "vae" or len(series.finite) < FEW:
+    rewarded = any(_REWARD.search(name) for name in f.unknown)  # it is what rises, and the loss is not what falls
+    if series is None or f.stage == "vae" or rewarded or len(series.finite) < FEW:
         return None
     if "curve" not in series.cache:
         series.cache["curve"] = LossCurve(series)
@@ -109,6 +112,12 @@ def _learns(f: Figures) -> bool:
     """Tell whether the cosine shows a trained field, for which a flat loss is normal."""
     cos = f.late("val/flow/cos", "flow/cos")
     return cos is not None and cos >= 0.4
+
+
+def warming_up(f: Figures) -> bool:
+    """Tell whether the log ends while the LR is still rising: nothing is learned yet."""
+    lr = f.first_of("lr")
+    return lr is not None and len(lr.finite) > 3 and bool((np.diff(lr.finite) > 0).all())
 
 
 @rule("lr", *LOSSES)
@@ -221,6 +230,7 @@ def flatness(f: Figures, limit: Limits) -> str | None:
     if fell or end > 1.1 * curve.first or _learns(f) or begun or better:
         return "pass"
     sure = f.numbered or f.metrics.keys() & {"lr", "grad/total", "epoch"}
+    sure = sure and error < limit["trend/flat"] * curve.first and "recipe/finetune" not in f.texts and not warming_up(f)
     return "fail" if sure and curve.first >= limit["trend/low"] else "warn"
 
 
@@ -281,7 +291,8 @@ def generalization(f: Figures, limit: Limits) -> Iterator[Evidence]:
         held, own = f.late(f"val/loss/{name}"), f.late(f"loss/{name}")
         if held is not None and own is not None and own > 0:
             values = {"name": name, "held": held, "own": own, "ratio": held / own}
-            falls = held < 0.5 * f.metrics[f"val/loss/{name}"].early
+            early = [f.metrics[f"{held_out}loss/{name}"].early for held_out in ("val/", "")]
+            falls = held < 0.5 * early[0] or held / own < 1.5 * early[0] / early[1]  # else another unit from the start
             yield say(falls or held <= limit["inference/val"] * own, "overfit/gap", **values)
             break
 
@@ -291,10 +302,12 @@ def memorization(f: Figures, limit: Limits) -> Iterator[Evidence]:
     curve = loss_curve_of(f)
     if curve is None or len(curve) < 60 or curve.values.min() <= 0 or "loss/disc" in f.metrics:
         return
-    if stairs := _stairs(f, curve):
+    if (stairs := _stairs(f, curve)) and not _by_schedule(f, curve, len(curve) / stairs[0]):
         yield say("fail", "period/stairs", epochs=stairs[0], drop=stairs[1], within=stairs[2])
     elif (period := _period(curve, limit)) and not _by_schedule(f, curve, period[0]):
-        yield say("fail" if _is_epochs(f, curve, period[0]) else "warn", "period/found", period=period[0], share=period[1])
+        yield say(
+            "fail" if _is_epochs(f, curve, period[0]) else "warn", "period/found", period=period[0], share=period[1]
+        )
     else:
         yield say("pass", "period/none")
 
@@ -321,7 +334,7 @@ def _stairs(f: Figures, curve: LossCurve) -> tuple[int, float, float] | None:
     return None
 
 
-def _by_schedule(f: Figures, curve: LossCurve, period: int) -> bool:
+def _by_schedule(f: Figures, curve: LossCurve, period: float) -> bool:
     """Tell whether a setting jumps with the period, as warm restarts and cyclical weights do."""
     length = period * (curve.steps[-1] - curve.steps[0]) / (len(curve) - 1)
     for steps in _changes(f):
