@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -32,7 +32,10 @@ class LossCurve:
         self.noise = float(np.median(apart)) * 1.4826 if n else 0.0
         late = float(np.median(apart[n // 2 :])) * 1.4826 if n else 0.0
         self.error = 1.25 * late / math.sqrt(self.window)  # standard error of the level in the last half
-        self.error = max(self.error, _slow_noise(self.values) if n >= FEW else 0.0)
+        self.blocks = (
+            [float(np.median(part)) for part in np.array_split(self.values[n // 10 :], 16)] if n >= FEW else []
+        )
+        self.drift = _noise(self.blocks) if n >= FEW else 0.0  # noise that does not average out
         tenth = max(3, n // 10)
         self.first = float(np.median(self.values[: max(3, n // 20)])) if n else math.nan
         self.last = float(np.median(self.values[-tenth:])) if n else math.nan
@@ -51,6 +54,12 @@ def thinned(steps: np.ndarray, values: np.ndarray, most: int = 8000) -> tuple[np
     return steps[:whole:size], np.median(values[:whole].reshape(-1, size), axis=1)
 
 
+def rank_correlation(x: Sequence[float]) -> float:
+    """Return Spearman's correlation of a series with time."""
+    order = np.argsort(np.argsort(x, kind="stable"), kind="stable")
+    return float(np.corrcoef(order, np.arange(len(x)))[0, 1]) if len(x) > 2 else 0.0
+
+
 def _running_median(x: np.ndarray, window: int) -> np.ndarray:
     if len(x) <= window:
         return np.full(len(x), np.median(x)) if len(x) else x
@@ -59,10 +68,9 @@ def _running_median(x: np.ndarray, window: int) -> np.ndarray:
     return np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)
 
 
-def _slow_noise(x: np.ndarray, parts: int = 12) -> float:
-    """Return the noise of medians of blocks: noise that is correlated in time does not average out."""
-    level = np.array([np.median(part) for part in np.array_split(x[len(x) // 10 :], parts)])
-    return float(np.median(np.abs(np.diff(level, 2)))) * 1.4826 / math.sqrt(6)
+def _noise(x: Sequence[float]) -> float:
+    """Return the standard deviation of the noise in a curve, from its second differences."""
+    return float(np.median(np.abs(np.diff(x, 2)))) * 1.4826 / math.sqrt(6)
 
 
 def _settings(f: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
@@ -194,6 +202,7 @@ def loss_trend(f: Figures, limit: Limits) -> Iterator[Evidence]:
     # a negative loss rises in parts of what it had fallen, a positive one in parts of its lowest level
     whole = low if low > 0 else curve.first - low
     above, clear = (end - low) / max(whole, 1e-12), end - low > 6 * curve.error and "loss/disc" not in f.metrics
+    clear = clear and (end - min(curve.blocks) > 6 * curve.drift or end > 2 * curve.first)
     early = curve.lowest < (0.85 if above < 0.5 else 0.95) * n
     jump = _jump(curve) if clear and early and low > 0 and above > 0.5 * (limit["trend/rise"] - 1) else None
     at_once = curve.lowest < 0.05 * n and above < 0.5 and curve.first < 1.1 * low  # the first losses are chance
@@ -222,7 +231,7 @@ def flatness(f: Figures, limit: Limits) -> str | None:
     if curve is None or not curve.last > 0:
         return None
     low, end = float(curve.level[curve.lowest]), curve.last
-    error = curve.noise / math.sqrt(max(1, len(curve) // 10))
+    error = max(curve.noise / math.sqrt(max(1, len(curve) // 10)), curve.drift)
     fell = curve.first - min(end, low) > max(limit["trend/flat"] * abs(curve.first), 3 * error)
     fell = fell and (curve.first - end > limit["trend/flat"] * abs(curve.first) or low < 0.85 * curve.first)
     better = any(x.count > 3 and _improves(n, x) for n, x in f.metrics.items() if n.startswith("quality/"))
@@ -230,7 +239,9 @@ def flatness(f: Figures, limit: Limits) -> str | None:
     if fell or end > 1.1 * curve.first or _learns(f) or begun or better:
         return "pass"
     sure = f.numbered or f.metrics.keys() & {"lr", "grad/total", "epoch"}
-    sure = sure and error < limit["trend/flat"] * curve.first and "recipe/finetune" not in f.texts and not warming_up(f)
+    seen = error < limit["trend/flat"] / 3 * curve.first and curve.first - end < max(3 * error, 0.005 * curve.first)
+    seen = seen and rank_correlation(curve.blocks) > -0.6
+    sure = sure and seen and "recipe/finetune" not in f.texts and not warming_up(f)
     return "fail" if sure and curve.first >= limit["trend/low"] else "warn"
 
 
@@ -249,7 +260,7 @@ def _jump(curve: LossCurve) -> int | None:
         return None
     k = int((after / np.maximum(before, 1e-12)).argmax())
     rest, noise = curve.last - before[k], curve.noise / math.sqrt(w)
-    jumps = after[k] - before[k] > max(0.12 * before[k], 5 * noise)
+    jumps = after[k] - before[k] > max(0.12 * before[k], 5 * noise, 5 * curve.drift)
     # all values after it are above those before it, so that it is a step and neither a spike nor a slow rise
     later, earlier = curve.values[k + 3 * w :], curve.values[max(0, k) : k + 3 * w]
     step = np.percentile(later, 20) > np.percentile(earlier, 60)
@@ -274,12 +285,13 @@ def generalization(f: Figures, limit: Limits) -> Iterator[Evidence]:
         # what is better when larger, as its distance from 1 or its inverse, so that less is better in all of them
         steps, raw = thinned(held.steps[np.isfinite(held.values)], held.finite, 2000)
         x = (1 - raw if name.endswith("cos") else 1 / np.maximum(raw, 1e-9)) if better else raw
-        level = _running_median(x, len(x) // 20) if len(x) >= 60 else x  # one good value among many is chance
-        best, few = int(np.argmin(level)), len(x) < 5
+        window, few = max(3, len(x) // 20), len(x) < 5
+        level = _running_median(x, window) if len(x) >= 12 else x  # one good value among many is chance
+        best = int(np.argmin(level))
         end, low = float(np.median(x[-max(1 if few else 2, len(x) // 8) :])), float(level[best])
-        noise = float(np.median(np.abs(np.diff(x))))
+        noise = 3 * _noise(x) if len(x) > 6 else 2 * float(np.median(np.abs(np.diff(x))))
         most = limit["overfit/quality" if name.startswith("quality") else "overfit/few" if few else "overfit/turn"]
-        worse = end > most * low > 0 and (few or end - low > 2 * noise) and best < 0.8 * (len(x) - 1)
+        worse = end > most * low > 0 and (few or end - low > noise) and best < 0.8 * (len(x) - 1)
         worse = worse and (not few or bool((np.diff(x[best:]) > 0).all()))
         own = f.metrics.get(name.removeprefix("val/")) or f.first_of(*LOSSES)
         own = f.first_of(*LOSSES) if name.startswith("quality") else own
@@ -412,7 +424,7 @@ def _from_scratch(curve: LossCurve) -> tuple[int, float, float] | None:
         before, after = float(np.median(curve.values[k - w : k])), float(np.median(curve.values[k : k + 2]))
         fallen = first - before
         returns = before + 0.6 * fallen < after < first + 0.5 * fallen
-        if not (fallen > 0.2 * abs(first) and fallen > 4 * curve.noise and returns):
+        if not (fallen > 0.2 * abs(first) and fallen > 4 * curve.noise and fallen > 8 * curve.drift and returns):
             continue
         elapsed, so_far = curve.steps[k:] - curve.steps[k], curve.steps[:k] - curve.steps[0]
         common = int((elapsed <= so_far[-1]).sum())  # the interval of logging may have changed

@@ -8,17 +8,12 @@ import numpy as np
 from fmpipe.diagnose.figures import Figures, Series
 from fmpipe.diagnose.rule import Evidence, measured_rule, rule, say
 from fmpipe.diagnose.rules.data import LOSSES, broken_before, first_bad_loss
+from fmpipe.diagnose.rules.loss_curve import rank_correlation
 from fmpipe.diagnose.thresholds import Limits
 
 EXPECTED = {"mu/abs_mean": 0.8, "mu/rms": 1.0}  # of z0 where it has no noise
 PRIOR = {"mu/abs_mean": 0.0, "std/mean": 1.0, "logvar/mean": 0.0}  # where the KL pulls each statistic
 SUPERVISED = ("flow", "kl", "dino", "contrastive", "norm")  # losses that must have a share of the gradient
-
-
-def rank_correlation(x: np.ndarray) -> float:
-    """Return Spearman's correlation of a series with time."""
-    order = np.argsort(np.argsort(x, kind="stable"), kind="stable")
-    return float(np.corrcoef(order, np.arange(len(x)))[0, 1]) if len(x) > 2 else 0.0
 
 
 @rule(*LOSSES, "val/loss/flow", letter="E")
