@@ -122,6 +122,7 @@ THRESHOLDS: Limits = MappingProxyType(
         "overfit/turn": 1.06,  # held-out loss at the end / its lowest
         "overfit/few": 1.1,  # the same with fewer than five values, which must rise one by one
         "overfit/period": 0.4,  # correlation of the loss with itself, a period earlier
+        "overfit/exact": 0.95,  # the same, from which on a period that may not be the epoch fails
         "run/lost": 0.15,  # of the run, for which a metric is missing at the end
         "overflow/low": 512.0,  # a loss scale above this at the end has only been searched for
         "overflow/fall": 256.0,  # highest loss scale / the last

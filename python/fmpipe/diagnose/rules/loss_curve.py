@@ -15,7 +15,10 @@ from fmpipe.diagnose.thresholds import Limits
 FEW = 24  # values below which a curve cannot be judged
 _REWARD = re.compile("reward|(?:episode|ep|mean|avg)_return|ep_rew", re.IGNORECASE)
 _NO_GOAL = re.compile("/(?:kl|disc)$|sds|vsd|policy|actor|critic|value|entropy|pg_")  # losses that need not fall
-_PROGRESS = re.compile(r"epoch|batch_?i|progress|percent|elapsed|\beta\b", re.IGNORECASE)
+_PROGRESS = re.compile(  # not settings: counters and speeds
+    r"epoch|batch_?i|progress|percent|elapsed|\beta\b|tps|flops|mfu|throughput|per_?s|time|mem|speed|seconds|gpu",
+    re.IGNORECASE,
+)
 HELD_OUT = (*(f"val/loss/{name}" for name in ("flow", "diffusion", "mse", "total", "rec")), "val/flow/nmse")
 
 
@@ -108,12 +111,16 @@ def loss_curve_of(f: Figures) -> LossCurve | None:
     if series is None:  # the longest of losses with other names
         others = [x for n, x in f.metrics.items() if n.startswith("loss/") and not _NO_GOAL.search(n)]
         series = max(others, key=lambda x: len(x.finite), default=None)
-    rewarded = any(_REWARD.search(name) for name in f.unknown)  # it is what rises, and the loss is not what falls
-    if series is None or f.stage == "vae" or rewarded or len(series.finite) < FEW:
+    if series is None or f.stage == "vae" or _rewarded(f) or len(series.finite) < FEW:
         return None
     if "curve" not in series.cache:
         series.cache["curve"] = LossCurve(series)
     return series.cache["curve"]
+
+
+def _rewarded(f: Figures) -> bool:
+    """Tell whether the run maximizes a reward: its loss need not fall."""
+    return any(_REWARD.search(name) for name in f.unknown)
 
 
 def _learns(f: Figures) -> bool:
@@ -190,7 +197,7 @@ def loss_trend(f: Figures, limit: Limits) -> Iterator[Evidence]:
     curve = loss_curve_of(f)
     if curve is None:
         short = f.first_of(*LOSSES)
-        if short is not None and short.count >= 10 and short.first10 > 0:
+        if short is not None and short.count >= 10 and short.first10 > 0 and not _rewarded(f):
             values = {"first": short.first10, "low": short.min, "last": short.last10, "step": int(short.steps[0])}
             rise = short.last10 > limit["trend/rise"] * short.first10
             yield say(not rise, "trend/rise", **values)
@@ -317,9 +324,9 @@ def memorization(f: Figures, limit: Limits) -> Iterator[Evidence]:
     if (stairs := _stairs(f, curve)) and not _by_schedule(f, curve, len(curve) / stairs[0]):
         yield say("fail", "period/stairs", epochs=stairs[0], drop=stairs[1], within=stairs[2])
     elif (period := _period(curve, limit)) and not _by_schedule(f, curve, period[0]):
-        yield say(
-            "fail" if _is_epochs(f, curve, period[0]) else "warn", "period/found", period=period[0], share=period[1]
-        )
+        sure = _is_epochs(f, curve, period[0])
+        sure = sure if sure is not None else period[1] > limit["overfit/exact"]
+        yield say("fail" if sure else "warn", "period/found", period=period[0], share=period[1])
     else:
         yield say("pass", "period/none")
 
@@ -356,12 +363,13 @@ def _by_schedule(f: Figures, curve: LossCurve, period: float) -> bool:
     return False
 
 
-def _is_epochs(f: Figures, curve: LossCurve, period: int) -> bool:
-    """Tell whether a period, in values, is one or several epochs; False if the log has none."""
+def _is_epochs(f: Figures, curve: LossCurve, period: int) -> bool | None:
+    """Tell whether a period, in values, is one or several epochs; None if the log has none."""
     epoch = f.first_of("epoch")
     if epoch is None or not np.ptp(epoch.finite) > 0:
-        return False
-    epochs = period * np.ptp(epoch.finite) / (len(curve) - 1)
+        return None
+    whole = bool((epoch.finite == np.round(epoch.finite)).all())
+    epochs = period * (np.ptp(epoch.finite) + whole) / (len(curve) - 1 + whole)
     return round(epochs) >= 1 and abs(epochs - round(epochs)) < 0.15
 
 
