@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fmpipe.diagnose.engine import judge
-from fmpipe.diagnose.figures import Figures, Series
+from fmpipe.diagnose.figures import Figures, SamplingTrace, Series
 
 N = 400
 STEPS = np.arange(1, N + 1) * 50
@@ -46,8 +46,15 @@ CURVES = {  # rule: what is healthy, what is not
         ({"loss/total": 1.2 * noise(), "lr": 1e-9 * STEPS}, "the LR is still warming up"),
         ({"loss/total": 1.2 * noise(scale=0.5), "lr": 1e-4}, "so much noise shows no trend"),
         ({"loss/total": 1.2 * noise(), "reward": STEPS * 1.0, "unknown": ["reward"], "lr": 1e-4}, "a reward rises"),
+        ({"loss/total": 1 + STEPS / 2e4, "logits_real": STEPS, "unknown": ["logits_real"]}, "a discriminator learns"),
+        ({"loss/total": 1 + STEPS / 2e4, "val/loss/total": FALL}, "the held-out loss falls"),
+        ({"loss/total": 1 + STEPS / 2e4, "val/loss/total": 1 + STEPS / 2e4}, None),
         ({"loss/sds": 900 * noise(), "lr": 1e-4}, "score distillation"),
         ({"loss/total": 1.2 * noise(), "lr": 1e-4}, None),
+    ],
+    "time_slices": [
+        ({f"flow/nmse_t{k}": 0.9 * 0.6**k for k in range(10)}, "easier with t at every t"),
+        ({f"flow/nmse_t{k}": 0.2 + 0.9 * (k == 9) for k in range(10)}, None),
     ],
     "metrics_lost": [
         ({"loss/total": FALL * noise(), "quality/fid": np.where(STEPS < 9000, 30.0, np.nan)}, None),
@@ -90,3 +97,11 @@ CURVES = {  # rule: what is healthy, what is not
 )
 def test_a_rule_fails_on_the_fault_and_not_on_what_looks_like_it(rule, metrics, why):
     assert (rule in failed(**metrics)) == (why is None)
+
+
+@pytest.mark.parametrize(("top", "expected"), [(80.0, set()), (14.6, set()), (None, {"scale", "step_sizes"})])
+def test_a_sampler_may_start_from_noise_as_large_as_its_largest_sigma(top, expected):
+    sigma = (np.linspace((top or 80.0) ** (1 / 7), 0, 19)) ** 7
+    x = 0.8 * np.hypot(sigma[:-1], 0.5) if top else np.full(18, 6.2)
+    figures = Figures(traces=[SamplingTrace(x, np.full(18, 0.8), np.diff(sigma))])
+    assert {f.name for f in judge(figures) if f.status == "fail"} & {"scale", "step_sizes"} == expected

@@ -111,6 +111,12 @@ class SamplingTrace:
     def __len__(self) -> int:
         return len(self.x)
 
+    @property
+    def start(self) -> float:
+        """The largest sigma if the steps are those of sigma, down to 0, from noise of that size; else 1."""
+        sigma = float(np.abs(self.dt).sum())
+        return sigma if self.whole and sigma > 2 and abs(self.x[0] / (0.8 * sigma) - 1) < 0.1 else 1.0
+
 
 @dataclass
 class Figures:

@@ -44,7 +44,8 @@ def whole(x: float | None) -> int | None:
 
 LIMIT = re.compile(
     r"wall.?time|time limit|max_?(?:steps|epochs|iter)|(?<!threshold )reached|completed|finished|preempt"
-    r"|keyboardinterrupt|early stopp|tensorboard|writer|profiler|logger|wandb|已完成",
+    r"|keyboardinterrupt|by (?:the )?user|as requested|sig(?:term|int)|scancel|requeue|no improvement|early stopp"
+    r"|tensorboard|writer|profiler|logger|wandb|已完成|用户|达到|早停",
     re.IGNORECASE,
 )
 

@@ -9,7 +9,7 @@ import numpy as np
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.rule import Evidence, measured_rule, rule, say
 from fmpipe.diagnose.rules.data import finite_tensors, is_pixels
-from fmpipe.diagnose.rules.loss_curve import FEW, flatness, warming_up
+from fmpipe.diagnose.rules.loss_curve import FEW, flatness, rank_correlation, warming_up
 from fmpipe.diagnose.thresholds import Limits
 
 SCALES = (0.18215, 0.2301, 0.13025)  # of the autoencoders of SD, CrossFlow and SDXL
@@ -45,7 +45,9 @@ def scale(f: Figures, limit: Limits) -> Iterator[Evidence]:
     if z0 and z1 and not is_pixels(f):
         ratio = max(z0 / z1, z1 / z0)
         yield say(ratio <= limit["scale/ratio"], "scale/stds", z0=z0, z1=z1, ratio=ratio)
-    firsts = {t.label or str(k): float(t.x[0]) for k, t in enumerate(f.traces, 1) if len(t) > 1 and t.x[0] > 0}
+    firsts = {
+        t.label or str(k): float(t.x[0] / t.start) for k, t in enumerate(f.traces, 1) if len(t) > 1 and t.x[0] > 0
+    }
     if firsts:
         most = limit["scale/start"]
         far = {k: x for k, x in firsts.items() if x > most * EXPECTED or x < EXPECTED / (2 * most)}
@@ -208,7 +210,12 @@ def time_slices(f: Figures, limit: Limits) -> Iterator[Evidence]:
             bad = ends[worst] > limit["slices/ratio"] * max(usual, 1e-9)
         else:
             bad = usual - ends[worst] > limit["slices/cos"]
-        yield say(not bad, "slices/ends", kind=kind, slice=worst, end=ends[worst], middle=usual)
+        every = [late[k] for k in range(10) if late[k] is not None]
+        steady = len(every) > 7 and abs(rank_correlation(every)) > 0.97 and np.ptp(every[:-1]) > 0.5 * np.ptp(every)
+        steady = steady and np.ptp(every[1:]) > 0.5 * np.ptp(every)  # harder or easier with t, as noise prediction is
+        yield say(
+            "warn" if bad and steady else not bad, "slices/ends", kind=kind, slice=worst, end=ends[worst], middle=usual
+        )
 
 
 @rule("stat/predicted_x0/std", "stat/x_0_target/std", "stat/v_pred/std", letter="D")

@@ -15,6 +15,11 @@ from fmpipe.diagnose.thresholds import Limits
 FEW = 24  # values below which a curve cannot be judged
 _REWARD = re.compile("reward|(?:episode|ep|mean|avg)_return|ep_rew", re.IGNORECASE)
 _NO_GOAL = re.compile("/(?:kl|disc)$|sds|vsd|policy|actor|critic|value|entropy|pg_")  # losses that need not fall
+_OPPONENT = re.compile(  # names of a discriminator's losses and outputs
+    r"discriminator|(?:^|[_/.\s])(?:d|disc|gan|adv)_(?:total|adv|loss|real|fake)|(?:g|gen)_adv|(?:real|fake)_(?:logit|score)"
+    r"|(?:logits?|scores?|out_d)[_/](?:real|fake)|(?:^|[/\s])D_[AB]$",
+    re.IGNORECASE,
+)
 _PROGRESS = re.compile(  # not settings: counters and speeds
     r"epoch|batch_?i|progress|percent|elapsed|\beta\b|tps|flops|mfu|throughput|per_?s|time|mem|speed|seconds|gpu",
     re.IGNORECASE,
@@ -106,7 +111,7 @@ def _raised(f: Figures, start: float, end: float) -> bool:
 
 def loss_curve_of(f: Figures) -> LossCurve | None:
     """Return the curve of the training loss; None if it is too short."""
-    adversarial = "loss/disc" in f.metrics and "loss/rec" in f.metrics  # the total changes with the discriminator
+    adversarial = _adversarial(f) and "loss/rec" in f.metrics  # the total changes with the discriminator
     series = f.first_of(*(("loss/rec",) if adversarial else (*LOSSES, "loss/rec")))
     if series is None:  # the longest of losses with other names
         others = [x for n, x in f.metrics.items() if n.startswith("loss/") and not _NO_GOAL.search(n)]
@@ -121,6 +126,18 @@ def loss_curve_of(f: Figures) -> LossCurve | None:
 def _rewarded(f: Figures) -> bool:
     """Tell whether the run maximizes a reward: its loss need not fall."""
     return any(_REWARD.search(name) for name in f.unknown)
+
+
+def _adversarial(f: Figures) -> bool:
+    """Tell whether the run has a discriminator: the losses of the two sides rise and fall with each other."""
+    return "loss/disc" in f.metrics or any(_OPPONENT.search(name) for name in (*f.unknown, *f.names))
+
+
+def _contradicted(f: Figures, step: float) -> bool:
+    """Tell whether held-out losses or measures of samples, after a step, end as good as they ever were."""
+    series = ((n, f.metrics[n]) for n in (*HELD_OUT, "quality/fid") if n in f.metrics)
+    late = [x.finite for _, x in series if len(x.finite) > 4 and x.steps[-1] > step]
+    return bool(late) and all(float(np.median(x[-2:])) <= 1.02 * float(x.min()) for x in late)
 
 
 def _learns(f: Figures) -> bool:
@@ -151,7 +168,16 @@ def learning_rate(f: Figures, limit: Limits) -> Iterator[Evidence]:
     high = top >= limit["lr/high"] and swing > limit["lr/swing"] and not falls
     yield say(not high, "lr/high", top=top, swing=swing)
     if jump := _restart(lr, curve, limit):
-        yield say("fail", "lr/restart", step=jump[0], low=jump[1], high=jump[2], before=jump[3], after=jump[4])
+        planned = _raised(f, jump[0] - 1, curve.steps[-1]) or _contradicted(f, jump[0])
+        yield say(
+            "warn" if planned else "fail",
+            "lr/restart",
+            step=jump[0],
+            low=jump[1],
+            high=jump[2],
+            before=jump[3],
+            after=jump[4],
+        )
 
 
 def _still(f: Figures, lr: Series, curve: LossCurve | None, limit: Limits) -> bool:
@@ -208,20 +234,21 @@ def loss_trend(f: Figures, limit: Limits) -> Iterator[Evidence]:
         yield say(status, "trend/flat", **values)
     # a negative loss rises in parts of what it had fallen, a positive one in parts of its lowest level
     whole = low if low > 0 else curve.first - low
-    above, clear = (end - low) / max(whole, 1e-12), end - low > 6 * curve.error and "loss/disc" not in f.metrics
+    above, clear = (end - low) / max(whole, 1e-12), end - low > 6 * curve.error and not _adversarial(f)
     clear = clear and (end - min(curve.blocks) > 6 * curve.drift or end > 2 * curve.first)
     early = curve.lowest < (0.85 if above < 0.5 else 0.95) * n
     jump = _jump(curve) if clear and early and low > 0 and above > 0.5 * (limit["trend/rise"] - 1) else None
     at_once = curve.lowest < 0.05 * n and above < 0.5 and curve.first < 1.1 * low  # the first losses are chance
     rise = clear and early and not at_once and above > limit["trend/rise"] - 1
     planned = (jump or rise) and _raised(f, curve.steps[curve.lowest], curve.steps[-1])
+    planned = planned or _contradicted(f, curve.steps[curve.lowest])
     planned |= jump is not None and any(r.key == "remark/restarted" for r in f.remarks)  # another stage
     bad = "warn" if planned else "fail"
     if jump is not None:
         yield say(bad, "trend/jump", step=jump, low=low, last=end)
     else:
         yield say(bad if rise else "pass", "trend/rise", **values)
-    if low <= 0 or curve.values.min() <= 0 or "loss/disc" in f.metrics:
+    if low <= 0 or curve.values.min() <= 0 or _adversarial(f):
         return
     apart = np.log(curve.values / curve.level)  # single losses spread by factors
     spread = 1.4826 * float(np.median(np.abs(apart)))
@@ -319,7 +346,7 @@ def generalization(f: Figures, limit: Limits) -> Iterator[Evidence]:
 @rule(*LOSSES, "epoch")
 def memorization(f: Figures, limit: Limits) -> Iterator[Evidence]:
     curve = loss_curve_of(f)
-    if curve is None or len(curve) < 60 or curve.values.min() <= 0 or "loss/disc" in f.metrics:
+    if curve is None or len(curve) < 60 or curve.values.min() <= 0 or _adversarial(f):
         return
     if (stairs := _stairs(f, curve)) and not _by_schedule(f, curve, len(curve) / stairs[0]):
         yield say("fail", "period/stairs", epochs=stairs[0], drop=stairs[1], within=stairs[2])

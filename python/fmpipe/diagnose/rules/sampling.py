@@ -214,7 +214,8 @@ def _rounding(trace: SamplingTrace) -> str:
 @rule()
 def step_sizes(f: Figures, limit: Limits) -> Iterator[Evidence]:
     for k, trace in enumerate(f.traces, 1):
-        dt, n = trace.dt / (1000 if np.abs(trace.dt).sum() > 100 else 1), len(trace)  # in steps of a diffusion
+        dt, n = trace.dt / trace.start, len(trace)
+        dt = dt / 1000 if np.abs(dt).sum() > 100 else dt  # in steps of a diffusion
         if n < 2 or not trace.whole:
             continue
         total, even = float(np.abs(dt).sum()), float(np.ptp(np.abs(dt))) <= 1.1e-4
