@@ -76,6 +76,6 @@ def main(out):
 
 if __name__ == "__main__":
     main(sys.argv[1])
-    for author in ("second", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"):
+    for author in ("second", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m"):
         make = os.path.join(HERE, author, "make.py")
         subprocess.run([sys.executable, make, os.path.join(sys.argv[1], author)], check=True, stdout=subprocess.DEVNULL)

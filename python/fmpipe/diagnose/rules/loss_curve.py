@@ -265,16 +265,22 @@ def flatness(f: Figures, limit: Limits) -> str | None:
     if curve is None or not curve.last > 0:
         return None
     low, end = float(curve.level[curve.lowest]), curve.last
-    error = max(curve.noise / math.sqrt(max(1, len(curve) // 10)), curve.drift)
+    error = max(curve.noise / math.sqrt(max(1, len(curve) // 10)), 0.75 * curve.drift)  # of a tenth of the values
     fell = curve.first - min(end, low) > max(limit["trend/flat"] * abs(curve.first), 3 * error)
     fell = fell and (curve.first - end > limit["trend/flat"] * abs(curve.first) or low < 0.85 * curve.first)
     better = any(x.count > 3 and _improves(n, x) for n, x in f.metrics.items() if n.startswith("quality/"))
+    held = f.first_of(*HELD_OUT)
+    held = held if held is not None and len(held.finite) > 3 else None
+    better = better or (
+        held is not None and held.last < (1 - limit["trend/flat"]) * held.finite[0] - 3 * _noise(held.finite)
+    )
     begun = curve.steps[0] > 2 * (curve.steps[-1] - curve.steps[0])  # an excerpt of a run that has long fallen
     if fell or end > 1.1 * curve.first or _learns(f) or begun or better:
         return "pass"
     sure = f.numbered or f.metrics.keys() & {"lr", "grad/total", "epoch"}
-    seen = error < limit["trend/flat"] / 3 * curve.first and curve.first - end < max(3 * error, 0.005 * curve.first)
+    seen = error < 0.7 * limit["trend/flat"] * curve.first and curve.first - end < max(3 * error, 0.005 * curve.first)
     seen = seen and rank_correlation(curve.blocks) > -0.6
+    seen = seen or (held is not None and abs(held.last / held.finite[0] - 1) < 0.5 * limit["trend/flat"])
     sure = sure and seen and "recipe/finetune" not in f.texts and not warming_up(f)
     return "fail" if sure and curve.first >= limit["trend/low"] else "warn"
 
@@ -395,8 +401,11 @@ def _is_epochs(f: Figures, curve: LossCurve, period: int) -> bool | None:
     epoch = f.first_of("epoch")
     if epoch is None or not np.ptp(epoch.finite) > 0:
         return None
-    whole = bool((epoch.finite == np.round(epoch.finite)).all())
-    epochs = period * (np.ptp(epoch.finite) + whole) / (len(curve) - 1 + whole)
+    number = np.interp(curve.steps, epoch.steps, epoch.values)
+    length = (len(curve) - 1) / np.ptp(epoch.finite)
+    if (epoch.finite == np.round(epoch.finite)).all():  # they are counted: the first and the last may be cut off
+        length = float(np.median(np.unique(np.floor(number + 1e-6), return_counts=True)[1]))
+    epochs = period / length
     return round(epochs) >= 1 and abs(epochs - round(epochs)) < 0.15
 
 
