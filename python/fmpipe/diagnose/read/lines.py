@@ -41,7 +41,7 @@ _STEP = verbose(
 _FIRST = verbose(r"^ (?: \W* \[? rank [\s:]* \d+ \]? \W+ )? \s* (\d+) \s+ \|? \s* (?= [A-Za-z_] )")  # a bare step
 _OTHER_STEP = verbose(
     r"""
-      ^ \s* (\d+) : \s                             # 100: loss 0.5
+      ^ \s* (?: (?:train|eval|val|valid|test) \s+ )? (\d+) : \s  # 100: loss 0.5
     | \[ \s* (\d+) / \d+ \]                        # [ 100/26000]
     | (?<= \] ) \s* \[ (\d+) \] \s               # train.py:64] [100] loss=0.5
     | 第 \s* (\d+) \s* 步
@@ -102,6 +102,7 @@ _REWRITES = [
     # np.float32(0.5), tensor(0.5, device='cuda:0')
     (verbose(r"\b (?: np\.\w+ | tensor | torch\.tensor | jnp\.\w+ | Array ) \( \s* ([^(),]*) [^()]* \)", 0), r"\1"),
     (verbose(r"(?<=\w) \( \s* \)", 0), ""),
+    (verbose(r"\b (loss|n?mse|cos) \( (\w+) \s (?:captions?|prompts?|texts?|conditions?|labels?) \)"), r"\1_\2"),
     (verbose(r"\b (\w*skip\w*|\w*overflow\w*) ([\s:=]+\d+) \s*/\s* \d+"), r"\1\2"),  # skipped 3/100
     (verbose(r"\b torch\.\w+ | [(\[] \s* \d+ (?: \s* [,x×] \s* \d+ )+ ,? \s* [)\]]", 0), " "),  # dtypes and shapes
     (verbose(r"\b (?:shape|dtype|device) \s*=\s* \S* | \b (?: u?int | b?float ) \d+ \b", 0), " "),

@@ -22,7 +22,8 @@ STEPS = (
     "update", "updates", "progress/tick", "global step", "iters", "iterations", "i", "samples_seen", "global_iter",
     "cur_iter", "training step", "opt_step", "n_iters", "global_iteration", "schritt", "étape", "paso", "步", "步数",
     "迭代", "ステップ", "шаг", "upd", "updatecount", "update_count", "itercount", "iter_count", "n_updates", "t_idx",
-    "updates_total", "num_steps_trained", "nstep", "istep", "global_iters",
+    "updates_total", "num_steps_trained", "nstep", "istep", "global_iters", "current_steps", "cur_step", "train_steps",
+    "training_step", "current_iter", "current_iteration",
 )  # fmt: skip
 EPOCHS = ("epoch", "epochs", "ep", "epoche", "轮", "轮次")
 HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "heldout", "dev", "vl", "va", "holdout", "vali",
@@ -56,7 +57,7 @@ _LATIN = [(theirs, ours) for theirs, ours in _WORDS.items() if theirs.isascii()]
 _AT = re.compile(r"(.*(?:nmse|cos|mse|loss))[_/@ ]*(?:at_?)?t[=_]?(0?\.\d+|1\.0)", re.IGNORECASE)
 _PREFIX = re.compile(r"\b(val|eval|train|test)(?=(?:loss|mse|cos|nmse|psnr|kl|flow)\b)")
 _BIN = re.compile(
-    r"(.+?)(?:[_/]?(?:by|per)_t|_t|/t)?/[\[(]?(0?\.\d+|0\.0|0|1)\s*(?:-|–|,|to|_)\s*(?:[01]?\.\d+|1)[\])]?"
+    r"(.+?)(?:[_/]?(?:by|per)_t|_t|/t)?(?:/[\[(]?|[\[(])(0?\.\d+|0\.0|0|1)\s*(?:-|–|,|to|_)\s*(?:[01]?\.\d+|1)[\])]?"
 )
 _SLICE = re.compile(r"(?:flow_)?(nmse|cos|mse|loss)_?(?:at_)?(?:t|slice|bin|bucket|tbin|t_bin|t_slice|t_bucket)_?(\d)")
 _ENDPOINT = re.compile(

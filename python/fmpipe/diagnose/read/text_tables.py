@@ -129,7 +129,7 @@ def _splits(text: str, width: int = 0) -> Iterator[list[str]]:
     text = text.strip(" ,;")
     for mark, separator in _SEPARATORS:
         cells = separator.split(text) if re.search(mark, text) else [text]
-        if len(cells) > width > 2 and not any(map(_cell, cells[width:])):
+        if len(cells) > width > 2 and all(_cell(cell) is None for cell in cells[width:]):
             del cells[width:]  # a remark behind the columns
         yield cells
 
