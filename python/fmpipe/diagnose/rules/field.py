@@ -8,8 +8,9 @@ import numpy as np
 
 from fmpipe.diagnose.figures import Figures
 from fmpipe.diagnose.rule import Evidence, measured_rule, rule, say
+from fmpipe.diagnose.rules.curves import FEW, rank_correlation, warming_up
 from fmpipe.diagnose.rules.data import finite_tensors, is_pixels
-from fmpipe.diagnose.rules.loss_curve import FEW, flatness, rank_correlation, warming_up
+from fmpipe.diagnose.rules.loss_curve import flatness
 from fmpipe.diagnose.thresholds import Limits
 
 SCALES = (0.18215, 0.2301, 0.13025)  # of the autoencoders of SD, CrossFlow and SDXL

@@ -1,155 +1,37 @@
 """Rules about the loss curve: learning rate, trend, generalization, resuming, and the end of the run."""
 
 import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 
 from fmpipe.diagnose.figures import Figures, Series
 from fmpipe.diagnose.rule import Evidence, rule, say
+from fmpipe.diagnose.rules.curves import (
+    FEW,
+    HELD_OUT,
+    LossCurve,
+    held_out_is_best,
+    is_adversarial,
+    is_rewarded,
+    loss_curve_of,
+    noise_of,
+    rank_correlation,
+    running_median,
+    setting_changes,
+    setting_jumps,
+    thinned,
+    warming_up,
+)
 from fmpipe.diagnose.rules.data import LOSSES
 from fmpipe.diagnose.thresholds import Limits
-
-FEW = 24  # values below which a curve cannot be judged
-_REWARD = re.compile("reward|(?:episode|ep|mean|avg)_return|ep_rew", re.IGNORECASE)
-_NO_GOAL = re.compile("/(?:kl|disc)$|sds|vsd|policy|actor|critic|value|entropy|pg_")  # losses that need not fall
-_OPPONENT = re.compile(  # names of a discriminator's losses and outputs
-    r"discriminator|(?:^|[_/.\s])(?:d|disc|gan|adv)_(?:total|adv|loss|real|fake)|(?:g|gen)_adv|(?:real|fake)_(?:logit|score)"
-    r"|(?:logits?|scores?|out_d)[_/](?:real|fake)|(?:^|[/\s])D_[AB]$",
-    re.IGNORECASE,
-)
-_PROGRESS = re.compile(  # not settings: counters and speeds
-    r"epoch|batch_?i|progress|percent|elapsed|\beta\b|tps|flops|mfu|throughput|per_?s|time|mem|speed|seconds|gpu",
-    re.IGNORECASE,
-)
-HELD_OUT = (*(f"val/loss/{name}" for name in ("flow", "diffusion", "mse", "total", "rec")), "val/flow/nmse")
-
-
-class LossCurve:
-    """A smoothed loss: level (running median), noise (robust deviation from it), and where it begins and ends."""
-
-    def __init__(self, series: Series):
-        good = np.isfinite(series.values)
-        self.steps, self.values = thinned(series.steps[good], series.values[good])
-        n = len(self.values)
-        self.window = max(5, n // 40)
-        self.level = _running_median(self.values, self.window)
-        apart = np.abs(self.values - self.level)
-        self.noise = float(np.median(apart)) * 1.4826 if n else 0.0
-        late = float(np.median(apart[n // 2 :])) * 1.4826 if n else 0.0
-        self.error = 1.25 * late / math.sqrt(self.window)  # standard error of the level in the last half
-        self.blocks = (
-            [float(np.median(part)) for part in np.array_split(self.values[n // 10 :], 16)] if n >= FEW else []
-        )
-        self.drift = _noise(self.blocks) if n >= FEW else 0.0  # noise that does not average out
-        tenth = max(3, n // 10)
-        self.first = float(np.median(self.values[: max(3, n // 20)])) if n else math.nan
-        self.last = float(np.median(self.values[-tenth:])) if n else math.nan
-        self.lowest = int(self.level.argmin()) if n else 0
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-
-def thinned(steps: np.ndarray, values: np.ndarray, most: int = 8000) -> tuple[np.ndarray, np.ndarray]:
-    """Return medians of blocks if there are more than ``most`` values: a trend needs no more."""
-    size = -(-len(values) // most)
-    if size < 2:
-        return steps, values
-    whole = len(values) // size * size
-    return steps[:whole:size], np.median(values[:whole].reshape(-1, size), axis=1)
-
-
-def rank_correlation(x: Sequence[float]) -> float:
-    """Return Spearman's correlation of a series with time."""
-    order = np.argsort(np.argsort(x, kind="stable"), kind="stable")
-    return float(np.corrcoef(order, np.arange(len(x)))[0, 1]) if len(x) > 2 else 0.0
-
-
-def _running_median(x: np.ndarray, window: int) -> np.ndarray:
-    if len(x) <= window:
-        return np.full(len(x), np.median(x)) if len(x) else x
-    half = window // 2
-    padded = np.concatenate([np.full(half, np.median(x[: half + 1])), x, np.full(half, np.median(x[-half - 1 :]))])
-    return np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)
-
-
-def _noise(x: Sequence[float]) -> float:
-    """Return the standard deviation of the noise in a curve, from its second differences."""
-    return float(np.median(np.abs(np.diff(x, 2)))) * 1.4826 / math.sqrt(6)
-
-
-def _settings(f: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield (name, steps, values) of the settings in a log: series without noise, such as a weight or a resolution."""
-    for name in ("lr", *(n for n in f.metrics if n.startswith("w/")), *f.unknown):
-        x = f.metrics.get(name)
-        if x is None or len(x.finite) < FEW or _PROGRESS.search(name):
-            continue
-        values, width = x.finite, float(np.ptp(x.finite))
-        if width > 0 and (np.abs(np.diff(values, 2)) > 2e-3 * width).mean() < 0.2:
-            yield name, x.steps[np.isfinite(x.values)], values
-
-
-def _changes(f: Figures) -> Iterator[np.ndarray]:
-    """Yield the steps at which each setting jumps."""
-    for _, steps, values in _settings(f):
-        by = np.abs(np.diff(values))
-        yield steps[1:][by > 8 * np.median(by) + 0.01 * np.ptp(values)]
-
-
-def _raised(f: Figures, start: float, end: float) -> bool:
-    """Tell whether a setting other than the LR, which bends or jumps, differs between two steps."""
-    for name, steps, values in _settings(f):
-        bends = np.abs(np.diff(values, 2)).max() > 0.3 * np.abs(np.diff(values)).max()
-        apart = np.abs(np.diff(np.interp([start, end], steps, values)))[0]
-        if name != "lr" and bends and apart > 0.1 * np.ptp(values):
-            return True
-    return False
-
-
-def loss_curve_of(f: Figures) -> LossCurve | None:
-    """Return the curve of the training loss; None if it is too short."""
-    adversarial = _adversarial(f) and "loss/rec" in f.metrics  # the total changes with the discriminator
-    series = f.first_of(*(("loss/rec",) if adversarial else (*LOSSES, "loss/rec")))
-    if series is None:  # the longest of losses with other names
-        others = [x for n, x in f.metrics.items() if n.startswith("loss/") and not _NO_GOAL.search(n)]
-        series = max(others, key=lambda x: len(x.finite), default=None)
-    if series is None or f.stage == "vae" or _rewarded(f) or len(series.finite) < FEW:
-        return None
-    if "curve" not in series.cache:
-        series.cache["curve"] = LossCurve(series)
-    return series.cache["curve"]
-
-
-def _rewarded(f: Figures) -> bool:
-    """Tell whether the run maximizes a reward: its loss need not fall."""
-    return any(_REWARD.search(name) for name in f.unknown)
-
-
-def _adversarial(f: Figures) -> bool:
-    """Tell whether the run has a discriminator: the losses of the two sides rise and fall with each other."""
-    return "loss/disc" in f.metrics or any(_OPPONENT.search(name) for name in (*f.unknown, *f.names))
-
-
-def _contradicted(f: Figures, step: float) -> bool:
-    """Tell whether held-out losses or measures of samples, after a step, end as good as they ever were."""
-    series = ((n, f.metrics[n]) for n in (*HELD_OUT, "quality/fid") if n in f.metrics)
-    late = [x.finite for _, x in series if len(x.finite) > 4 and x.steps[-1] > step]
-    return bool(late) and all(float(np.median(x[-2:])) <= 1.02 * float(x.min()) for x in late)
 
 
 def _learns(f: Figures) -> bool:
     """Tell whether the cosine shows a trained field, for which a flat loss is normal."""
     cos = f.late("val/flow/cos", "flow/cos")
     return cos is not None and cos >= 0.4
-
-
-def warming_up(f: Figures) -> bool:
-    """Tell whether the log ends while the LR is still rising: nothing is learned yet."""
-    lr = f.first_of("lr")
-    return lr is not None and len(lr.finite) > 3 and bool((np.diff(lr.finite) > 0).all())
 
 
 @rule("lr", *LOSSES)
@@ -168,16 +50,9 @@ def learning_rate(f: Figures, limit: Limits) -> Iterator[Evidence]:
     high = top >= limit["lr/high"] and swing > limit["lr/swing"] and not falls
     yield say(not high, "lr/high", top=top, swing=swing)
     if jump := _restart(lr, curve, limit):
-        planned = _raised(f, jump[0] - 1, curve.steps[-1]) or _contradicted(f, jump[0])
-        yield say(
-            "warn" if planned else "fail",
-            "lr/restart",
-            step=jump[0],
-            low=jump[1],
-            high=jump[2],
-            before=jump[3],
-            after=jump[4],
-        )
+        planned = setting_changes(f, jump[0] - 1, curve.steps[-1]) or held_out_is_best(f, jump[0])
+        values = dict(zip(("step", "low", "high", "before", "after"), jump, strict=True))
+        yield say("warn" if planned else "fail", "lr/restart", **values)
 
 
 def _still(f: Figures, lr: Series, curve: LossCurve | None, limit: Limits) -> bool:
@@ -223,7 +98,7 @@ def loss_trend(f: Figures, limit: Limits) -> Iterator[Evidence]:
     curve = loss_curve_of(f)
     if curve is None:
         short = f.first_of(*LOSSES)
-        if short is not None and short.count >= 10 and short.first10 > 0 and not _rewarded(f):
+        if short is not None and short.count >= 10 and short.first10 > 0 and not is_rewarded(f):
             values = {"first": short.first10, "low": short.min, "last": short.last10, "step": int(short.steps[0])}
             rise = short.last10 > limit["trend/rise"] * short.first10
             yield say(not rise, "trend/rise", **values)
@@ -234,21 +109,21 @@ def loss_trend(f: Figures, limit: Limits) -> Iterator[Evidence]:
         yield say(status, "trend/flat", **values)
     # a negative loss rises in parts of what it had fallen, a positive one in parts of its lowest level
     whole = low if low > 0 else curve.first - low
-    above, clear = (end - low) / max(whole, 1e-12), end - low > 6 * curve.error and not _adversarial(f)
+    above, clear = (end - low) / max(whole, 1e-12), end - low > 6 * curve.error and not is_adversarial(f)
     clear = clear and (end - min(curve.blocks) > 6 * curve.drift or end > 2 * curve.first)
     early = curve.lowest < (0.85 if above < 0.5 else 0.95) * n
     jump = _jump(curve) if clear and early and low > 0 and above > 0.5 * (limit["trend/rise"] - 1) else None
     at_once = curve.lowest < 0.05 * n and above < 0.5 and curve.first < 1.1 * low  # the first losses are chance
     rise = clear and early and not at_once and above > limit["trend/rise"] - 1
-    planned = (jump or rise) and _raised(f, curve.steps[curve.lowest], curve.steps[-1])
-    planned = planned or _contradicted(f, curve.steps[curve.lowest])
+    planned = (jump or rise) and setting_changes(f, curve.steps[curve.lowest], curve.steps[-1])
+    planned = planned or held_out_is_best(f, curve.steps[curve.lowest])
     planned |= jump is not None and any(r.key == "remark/restarted" for r in f.remarks)  # another stage
     bad = "warn" if planned else "fail"
     if jump is not None:
         yield say(bad, "trend/jump", step=jump, low=low, last=end)
     else:
         yield say(bad if rise else "pass", "trend/rise", **values)
-    if low <= 0 or curve.values.min() <= 0 or _adversarial(f):
+    if low <= 0 or curve.values.min() <= 0 or is_adversarial(f):
         return
     apart = np.log(curve.values / curve.level)  # single losses spread by factors
     spread = 1.4826 * float(np.median(np.abs(apart)))
@@ -272,7 +147,7 @@ def flatness(f: Figures, limit: Limits) -> str | None:
     held = f.first_of(*HELD_OUT)
     held = held if held is not None and len(held.finite) > 3 else None
     better = better or (
-        held is not None and held.last < (1 - limit["trend/flat"]) * held.finite[0] - 3 * _noise(held.finite)
+        held is not None and held.last < (1 - limit["trend/flat"]) * held.finite[0] - 3 * noise_of(held.finite)
     )
     begun = curve.steps[0] > 2 * (curve.steps[-1] - curve.steps[0])  # an excerpt of a run that has long fallen
     if fell or end > 1.1 * curve.first or _learns(f) or begun or better:
@@ -326,10 +201,10 @@ def generalization(f: Figures, limit: Limits) -> Iterator[Evidence]:
         steps, raw = thinned(held.steps[np.isfinite(held.values)], held.finite, 2000)
         x = (1 - raw if name.endswith("cos") else 1 / np.maximum(raw, 1e-9)) if better else raw
         window, few = max(3, len(x) // 20), len(x) < 5
-        level = _running_median(x, window) if len(x) >= 12 else x  # one good value among many is chance
+        level = running_median(x, window) if len(x) >= 12 else x  # one good value among many is chance
         best = int(np.argmin(level))
         end, low = float(np.median(x[-max(1 if few else 2, len(x) // 8) :])), float(level[best])
-        noise = 3 * _noise(x) if len(x) > 6 else 2 * float(np.median(np.abs(np.diff(x))))
+        noise = 3 * noise_of(x) if len(x) > 6 else 2 * float(np.median(np.abs(np.diff(x))))
         most = limit["overfit/quality" if name.startswith("quality") else "overfit/few" if few else "overfit/turn"]
         worse = end > most * low > 0 and (few or end - low > noise) and best < 0.8 * (len(x) - 1)
         worse = worse and (not few or bool((np.diff(x[best:]) > 0).all()))
@@ -352,7 +227,7 @@ def generalization(f: Figures, limit: Limits) -> Iterator[Evidence]:
 @rule(*LOSSES, "epoch")
 def memorization(f: Figures, limit: Limits) -> Iterator[Evidence]:
     curve = loss_curve_of(f)
-    if curve is None or len(curve) < 60 or curve.values.min() <= 0 or _adversarial(f):
+    if curve is None or len(curve) < 60 or curve.values.min() <= 0 or is_adversarial(f):
         return
     if (stairs := _stairs(f, curve)) and not _by_schedule(f, curve, len(curve) / stairs[0]):
         yield say("fail", "period/stairs", epochs=stairs[0], drop=stairs[1], within=stairs[2])
@@ -389,7 +264,7 @@ def _stairs(f: Figures, curve: LossCurve) -> tuple[int, float, float] | None:
 def _by_schedule(f: Figures, curve: LossCurve, period: float) -> bool:
     """Tell whether a setting jumps with the period, as warm restarts and cyclical weights do."""
     length = period * (curve.steps[-1] - curve.steps[0]) / (len(curve) - 1)
-    for steps in _changes(f):
+    for steps in setting_jumps(f):
         apart = np.diff(steps) / length
         if len(apart) and (np.abs(apart - np.round(apart)) < 0.1).all() and np.round(apart).min() >= 1:
             return True
@@ -473,8 +348,8 @@ def _from_scratch(curve: LossCurve) -> tuple[int, float, float] | None:
         elapsed, so_far = curve.steps[k:] - curve.steps[k], curve.steps[:k] - curve.steps[0]
         common = int((elapsed <= so_far[-1]).sum())  # the interval of logging may have changed
         window = max(3, min(curve.window, common // 8))
-        again = _running_median(curve.values[k : k + common], window)
-        begun = np.interp(elapsed[:common], so_far, _running_median(curve.values[:k], window))
+        again = running_median(curve.values[k : k + common], window)
+        begun = np.interp(elapsed[:common], so_far, running_median(curve.values[:k], window))
         alike = float(np.mean(np.abs(again - begun))) < 0.2 * fallen
         ends = abs(float(np.mean(again[-common // 3 :] - begun[-common // 3 :]))) < 0.12 * fallen
         halves = [_half_life(x, before + 0.5 * fallen) for x in (again, begun)]

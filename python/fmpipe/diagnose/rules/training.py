@@ -7,8 +7,8 @@ import numpy as np
 
 from fmpipe.diagnose.figures import Figures, Series
 from fmpipe.diagnose.rule import Evidence, measured_rule, rule, say
+from fmpipe.diagnose.rules.curves import rank_correlation
 from fmpipe.diagnose.rules.data import LOSSES, broken_before, first_bad_loss
-from fmpipe.diagnose.rules.loss_curve import rank_correlation
 from fmpipe.diagnose.thresholds import Limits
 
 EXPECTED = {"mu/abs_mean": 0.8, "mu/rms": 1.0}  # of z0 where it has no noise
