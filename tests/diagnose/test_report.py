@@ -47,6 +47,10 @@ def ends_at(name, value):
     return lambda s: {name: np.where(np.arange(N) < N // 2, s.metrics[name].values, value)}
 
 
+def reversed_(name):
+    return lambda s: {name: s.metrics[name].values[::-1]}
+
+
 def all_of(*changes):
     return lambda s: {k: v for change in changes for k, v in change(s).items()}
 
@@ -64,7 +68,7 @@ PLANTED = [  # change, rule that must come first, what its evidence says
     ("x_t too wide", scaled("stat/x_t/std", 3), "forward_process", "x_t has std 2.4"),
     ("constant output", lambda s: {"stat/predicted_x0/std": np.full(N, 0.01)}, "model_output", "target has 1"),
     ("NaN at step 820", ends_at("loss/flow", np.nan), "loss_numerics", "40 losses are NaN or infinite (first step: 82"),
-    ("loss rises", lambda s: {"loss/flow": s.metrics["loss/flow"].values[::-1]}, "loss_trend", "at step 60 and ends"),
+    ("loss rises", all_of(reversed_("loss/flow"), reversed_("val/loss/flow")), "loss_trend", "at step 60 and ends"),
     ("exploding", all_of(ends_at("grad/total", 900.0), ends_at("loss/flow", 50.0)), "gradients", "peaks at 900"),
     ("vanishing", lambda s: {"grad/total": 10.0 ** -np.linspace(0, 8, N)}, "gradients", "ends at"),
     ("drowned", scaled("grad/flow", 1e-4), "gradient_shares", "grad/flow is 0.01%"),
