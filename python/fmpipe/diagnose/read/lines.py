@@ -54,7 +54,7 @@ _TAG = verbose(r"(?: ^ | [\s\[|(] ) (val|valid|validation|eval|evaluation|test|e
 _THOUSANDS = verbose(r"(?<! [\w.] ) (\d+ (?: \.\d+ )? ) k (?= [/)\]\s,:] | $ )", flags=0)  # a step of 12.5k
 _SECOND = (  # words that may follow a name after a space
     "(?:loss|cos|norm|rate|mse|kl|scale|ratio|error|psnr|entropy|steps/sec|lr|skipped|iterations|similarity|weight"
-    "|mean|std|min|max|grad|prompts?|h)"
+    "|mean|std|min|max|grad|prompts?|h|value)"
 )
 _PAIR = verbose(
     rf"""
@@ -266,7 +266,12 @@ def _pairs(line: str, has_step: bool) -> list[tuple[str, float | None]]:
         if tags is not None and re.search(r"[|;,\[]|:\s*$", between) and _TAG.search(between):
             tags, begin = None, before
         head = _TAG.findall(line[begin : match.start()]) if tags is None else [tags]
-        if known is None and any(head) and canonical(f"loss_{key}") in ("loss/total", "loss/shuffled"):
+        if (
+            known is None
+            and any(head)
+            and key != "value"
+            and canonical(f"loss_{key}") in ("loss/total", "loss/shuffled")
+        ):
             key, known = f"loss_{key}", "loss/total"  # val@500: true 0.87 shuffled 0.88
         tagged = known is not None and known.removeprefix("val/").startswith(_TAGGED)
         if tagged and tags is None:

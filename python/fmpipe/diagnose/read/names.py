@@ -98,7 +98,7 @@ OWN = {"true", "own", "paired", "correct", "matched", "right", "real", "cond", "
 _BESIDE = {"z0", "text", "z", "div", "divergence"}
 _EMPTY = {"obj", "sqerr", "loss", "losses", "total", "objective", "sum", "all", "l", "aeloss", "norm", "caption",
           "captions", "text",
-          "cond", "true", "main", "full", "gen", "flow_loss", "value", *OWN}  # fmt: skip
+          "cond", "true", "main", "lm", "full", "gen", "flow_loss", "value", *OWN}  # fmt: skip
 _SHARE = {"share", "gshare", "gradshare", "frac", "fraction", "portion", "pct", "over"}
 _GRADED = ("flow", "kl", "dino", "contrastive", "diffusion")  # losses of which g_flow is the gradient
 _GRAD = {"grad", "grads", "gradient", "gradients", "gnorm", "gradnorm", "gn", "gradl2", "gradlen"}
@@ -222,6 +222,7 @@ def _canonical(name: str) -> str | None:
         if found is not None or (inner and (_TENSOR.fullmatch(inner[1]) or inner[1].lower() in SHUFFLED)):
             return found  # rms(v) is not rms
     name = re.sub(r"\[[^\]]*\]", "", name) or name
+    name = re.sub(r"^(?:data|payload|fields|body|values|scalars)/(?=.)", "", name)  # of a structured log
     if match := re.fullmatch(r"(?:E\s*|mean)?[|‖∥]+\s*([\w*]+)\s*[|‖∥]+(?:_2)?", name):  # a norm
         return _NORMS.get(match[1].lower())
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.strip().strip("_/")).lower()
