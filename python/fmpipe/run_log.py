@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fmpipe.untrusted import parse_json
+
 try:
     import fcntl
 except ImportError:  # Windows: only one writer per file
@@ -228,7 +230,7 @@ def _end_line(file: int, path: Path) -> None:
 
 def _parsed(line: bytes) -> dict | None:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

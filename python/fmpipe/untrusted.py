@@ -1,7 +1,10 @@
 """Read files that somebody else may have made: text of bounded size and depth, and models without their Python code."""
 
+import errno
 import json
+import os
 import re
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,30 +12,52 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 LEVELS = 64  # of nesting; what the libraries write has at most ten
-CHARACTERS = 64 << 20  # of a JSON file; the largest, the tokenizer of a language model, has 20 million
+BYTES = 64 << 20  # of a JSON file; the largest, the tokenizer of a language model, has 20 million
 CONFIGS = ("config.json", "tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
 # A string, closed or not, or a bracket. Every alternative matches in one way, so that the time is linear.
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
-def parse_json(data: str | bytes, characters: int = CHARACTERS) -> object:
+def check_regular(file: Path, limit: int = BYTES) -> None:
+    """Raise OSError for a pipe, a socket, a device or a folder, ValueError for more than ``limit`` bytes."""
+    found = file.stat()
+    if not stat.S_ISREG(found.st_mode):
+        kind = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+        raise OSError(kind, f"{os.strerror(kind)}: it is not a regular file", str(file))
+    if found.st_size > limit:
+        raise ValueError(f"{file} has {found.st_size:,} bytes, more than {limit:,}")
+
+
+def read_bytes(file: Path, limit: int = BYTES) -> bytes:
+    """Return the contents of a regular file of at most ``limit`` bytes; raises as ``check_regular``."""
+    check_regular(file, limit)
+    return file.read_bytes()
+
+
+def check_depth(text: str) -> None:
+    """Raise ValueError for JSON in more than ``LEVELS`` levels, also if it is damaged."""
+    if text.count("[") + text.count("{") <= LEVELS:
+        return
+    level = 0
+    for token in _TOKEN.finditer(text):
+        level += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        if level > LEVELS:
+            raise ValueError(f"it is nested more than {LEVELS} levels deep")
+
+
+def parse_json(data: str | bytes, characters: int = BYTES) -> object:
     """``json.loads`` for text of at most ``characters`` in ``LEVELS`` levels; ValueError for more, and for damage."""
     if len(data) > characters:
         raise ValueError(f"it has {len(data)} characters, more than {characters}")
     text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
-    if text.count("[") + text.count("{") > LEVELS:
-        level = 0
-        for token in _TOKEN.finditer(text):
-            level += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
-            if level > LEVELS:
-                raise ValueError(f"it is nested more than {LEVELS} levels deep")
+    check_depth(text)
     return json.loads(text)
 
 
 def read_json(file: Path) -> dict:
     """Return the object in a file, {} if there is no such file. ValueError names a file without one."""
     try:
-        found = parse_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        found = parse_json(read_bytes(file)) if file.is_file() else {}
     except ValueError as error:
         raise ValueError(f"{file.name} in {str(file.parent)!r} is not JSON that can be read: {error}") from None
     if not isinstance(found, dict):

@@ -1,4 +1,4 @@
-"""Bytes of hostile files, built from the formats' descriptions, without the libraries that this project reads them with."""
+"""Bytes of hostile files, built from the formats' descriptions without the libraries that fmpipe reads them with."""
 
 import gzip
 import io

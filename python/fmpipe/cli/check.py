@@ -28,6 +28,7 @@ from fmpipe.cli.base import (
     working,
 )
 from fmpipe.cli.files import check_place, save_image, write
+from fmpipe.untrusted import read_json
 
 FACTORY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 IMAGE_SIZE = 256  # of a model that does not have image_size
@@ -285,7 +286,7 @@ def calibrate(
     out.print(f"fm_gain {gain:.4g}, measured on {len(texts)} images", highlight=False)
     if save:
         index = folder / INDEX
-        settings = json.loads(index.read_text(encoding="utf-8"))
+        settings = read_json(index)
         write(index, (json.dumps({**settings, "fm_gain": gain}, indent=2) + "\n").encode())
 
 

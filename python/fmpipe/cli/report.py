@@ -19,6 +19,7 @@ from fmpipe.cli.base import (
 from fmpipe.cli.files import check_place, write
 
 PAUSE = 5.0  # seconds between two looks at a log that grows
+LONE = "backslashreplace"  # surrogates in the names of a log, which UTF-8 cannot have
 LOGS = (".jsonl", ".csv", ".tsv", ".json", ".log", ".out", ".txt")
 
 
@@ -111,16 +112,21 @@ def _once(
             second = None if other is None else read(other, aliases)
     except (OSError, ValueError, ImportError) as error:
         raise Refused(error) from None
-    found = judge(figures, overrides)
+    try:
+        found = judge(figures, overrides)
+    except (AttributeError, KeyError, TypeError) as error:
+        if not figures.measured:
+            raise
+        raise Refused(f"the numbers that check.json of {run} has are damaged: {error!r}") from None
     compared = None if second is None else compare(figures, second, overrides, found)
     tell(found, out, lang, words="status")
     for line in compared.lines if compared else ():
         out.print(into(line, lang), highlight=False, soft_wrap=True, markup=False)
-    write(place / "report.md", markdown(figures, found, lang, compared).encode())
-    write(place / "report.html", html(figures, found, lang, compared, second, refresh).encode())
+    write(place / "report.md", markdown(figures, found, lang, compared).encode(errors=LONE))
+    write(place / "report.html", html(figures, found, lang, compared, second, refresh).encode(errors=LONE))
     findings = [f.as_dict(lang) for f in found]
     data = {"source": figures.source, "findings": findings, "names": figures.names, "unknown": figures.unknown}
-    write(place / "report.json", json.dumps(strict(data), indent=1, ensure_ascii=False).encode())
+    write(place / "report.json", json.dumps(strict(data), indent=1, ensure_ascii=False).encode(errors=LONE))
 
 
 def _size(path: Path, place: Path) -> tuple[tuple[str, int], ...]:

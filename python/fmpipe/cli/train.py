@@ -183,7 +183,7 @@ def _estimated(settings) -> None:
         quiet_libraries()
         try:
             found = [estimate(settings, stage) for stage in settings.stages]
-        except (ValueError, OSError, TypeError) as error:
+        except (ValueError, OSError, TypeError, RuntimeError) as error:  # torch's for sizes that no tensor can have
             raise Refused(error) from None
     for one in found:
         describe(one, lambda line: out.print(line, highlight=False, soft_wrap=True))

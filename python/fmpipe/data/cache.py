@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fmpipe.data.source import Source, digest_of, to_pixels
 from fmpipe.text import TextEncoder, check_prompts
-from fmpipe.untrusted import parse_json
+from fmpipe.untrusted import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from fmpipe.text import MetaQueryText
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 PREFIX_BYTES = 4 << 30  # keys and values of prompts that are kept in memory
+INDEX_BYTES = 4 << 30  # of done.json, with the captions of every item
 BAR_AFTER = 2.0  # seconds
 
 
@@ -255,7 +256,7 @@ def _load(path: Path, first: str, rows: str) -> tuple[dict[str, Tensor], dict]:
     """Return the tensors of all shards, and done.json. Tensor ``first`` and list ``rows`` must have the same length."""
     file = path / "done.json"
     try:
-        done = parse_json(file.read_text(encoding="utf-8"))
+        done = parse_json(read_bytes(file, INDEX_BYTES), INDEX_BYTES)
         if len(done[rows]) != sum(done["counts"]):
             raise ValueError(f"{len(done[rows])} {rows} for {sum(done['counts'])} rows")
         shards = []

@@ -12,12 +12,13 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from fmpipe.data.source import Item, digest_of, file_digests
-from fmpipe.untrusted import parse_json
+from fmpipe.untrusted import check_regular, parse_json
 
 VERSION = 1  # increase with every change of how an image is read, so that older caches are not used
 IMAGES = (".png", ".jpg", ".jpeg", ".webp")
 FORMATS = ("PNG", "JPEG", "WEBP")
 CAPTION_BYTES = 1 << 20  # of one image
+IMAGE_BYTES = 1 << 30
 
 
 CAPTIONS = (
@@ -79,6 +80,7 @@ class Folder:
 
     def __getitem__(self, i: int) -> Item:
         key = self.keys[i]
+        check_regular(self.path / key, IMAGE_BYTES)
         with (self.path / key).open("rb") as file:
             return Item(picture(file, self.size, str(self.path / key)), self.captions[i], key)
 

@@ -10,9 +10,10 @@ from glob import glob
 from pathlib import Path
 from typing import NamedTuple
 
-from fmpipe.data.folder import FORMATS, checked_size, picture
+from fmpipe.data.folder import FORMATS, IMAGE_BYTES, checked_size, picture
 from fmpipe.data.source import Item, digest_of, file_digests
 from fmpipe.requirements import optional
+from fmpipe.untrusted import read_bytes
 
 VERSION = 1  # increase with every change of how an image is read, so that older caches are not used
 IMAGE_COLUMNS = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo")
@@ -135,8 +136,8 @@ class HF:
         data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, value)
         if not isinstance(data, bytes):
             try:
-                data = _beside(chunk.path, path).read_bytes()
-            except OSError as error:
+                data = read_bytes(_beside(chunk.path, path), IMAGE_BYTES)
+            except (OSError, ValueError) as error:
                 raise ValueError(f"HF: {name} cannot be read as an image: {error}") from None
         return Item(picture(io.BytesIO(data), self.size, f"HF: {name}", ENCODED), self.captions[i], self.keys[i])
 

@@ -15,12 +15,14 @@ from fmpipe.data.folder import IMAGES, caption_file, caption_json, caption_lines
 from fmpipe.data.mixture import Mixture
 from fmpipe.data.shards import Member, find_shards, index_shards
 from fmpipe.data.source import Item, Source, digest_of, file_digests
+from fmpipe.untrusted import read_bytes
 
 if TYPE_CHECKING:
     from fmpipe.vae import LatentVAE
 
 SUFFIXES = (".npy", ".pt", ".pth", ".safetensors")
 NAMES = ("moments", "latents", "latent", "image_latents", "z")  # of a tensor among several
+LATENT_BYTES = 1 << 30
 LIKELY_STD = (1 / 3, 3.0)  # of z1
 
 
@@ -86,7 +88,10 @@ class LatentFiles:
         entry = self.entries[i]
         name = entry.name if isinstance(entry, Member) else str(entry)
         try:
-            x = _decoded(entry.read() if isinstance(entry, Member) else entry.read_bytes(), Path(name).suffix.lower())
+            x = _decoded(
+                entry.read() if isinstance(entry, Member) else read_bytes(entry, LATENT_BYTES),
+                Path(name).suffix.lower(),
+            )
         except Exception as error:  # whatever the libraries make of a damaged file
             said = (str(error) or type(error).__name__).splitlines()[0]
             raise ValueError(f"{entry} cannot be read as a latent: {said}") from error

@@ -15,6 +15,9 @@ from typing import NamedTuple
 from fmpipe.data.folder import CAPTION_BYTES, IMAGES, VERSION, caption_json, caption_lines, checked_size, picture
 from fmpipe.data.source import Item, digest_of, file_digests
 from fmpipe.requirements import optional
+from fmpipe.untrusted import check_regular
+
+SHARD_BYTES = 1 << 50
 
 
 class Member(NamedTuple):
@@ -100,6 +103,15 @@ def index_shards(shards: list[Path], wanted: Callable[[str], bool]) -> tuple[dic
     return members, captions
 
 
+class _Headers(io.BufferedReader):
+    """Reads headers and captions. tarfile reads a long name in one piece, of whatever size its header claims."""
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= 2 * CAPTION_BYTES:
+            raise ValueError(f"a header claims {size} bytes")
+        return super().read(size)
+
+
 def _check_plain(member: tarfile.TarInfo) -> None:
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
@@ -114,7 +126,11 @@ def _indexed(shard: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Memb
     texts: dict[str, tuple[str, ...]] = {}
     name = ""
     try:
-        with tarfile.open(shard, "r:") as tar:  # compressed members have no offsets
+        check_regular(shard, SHARD_BYTES)
+        with (
+            _Headers(io.FileIO(shard)) as file,
+            tarfile.open(fileobj=file, mode="r:") as tar,
+        ):  # no compression: offsets
             for member in tar:
                 name = member.name
                 _check_plain(member)
@@ -133,7 +149,7 @@ def _indexed(shard: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Memb
                     texts[key] = caption_lines(tar.extractfile(member).read().decode("utf-8-sig"))
                 elif kind == ".json" and key not in texts:
                     texts[key] = caption_json(tar.extractfile(member).read())
-    except (tarfile.TarError, ValueError) as error:
+    except (tarfile.TarError, ValueError, OverflowError) as error:
         hint = "" if name else " (it must be an uncompressed tar file)"
         raise ValueError(f"Shards: {shard}, member {name!r}: {error}{hint}") from error
     return found, texts

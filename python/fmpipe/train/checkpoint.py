@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import fmkernels
+from fmpipe.untrusted import parse_json, read_bytes, read_json
 
 FORMAT = 1
 INDEX = "checkpoint.json"
@@ -79,15 +80,18 @@ def load(path: str | Path) -> dict[str, object]:
     for part in index["parts"]:
         file = path / f"{part}.safetensors"
         # load_file maps the file: its memory is not aligned, and it would keep a removed file on the disk
-        tensors = {name: x.clone() for name, x in load_file(file).items()} if file.name in index["files"] else {}
-        state[part] = _unpack(json.loads((path / f"{part}.json").read_text()), tensors)
+        try:
+            tensors = {name: x.clone() for name, x in load_file(file).items()} if file.name in index["files"] else {}
+            state[part] = _unpack(parse_json(read_bytes(path / f"{part}.json")), tensors)
+        except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
+            raise InvalidCheckpointError(f"the part {part} of {path} cannot be read: {error}") from error
     return state
 
 
 def read_meta(path: str | Path) -> dict:
     """Return the part ``meta`` of a checkpoint of a run: its stage, step and config, without reading any tensor."""
     try:
-        meta = _unpack(json.loads((Path(path) / "meta.json").read_text()), {})
+        meta = _unpack(read_json(Path(path) / "meta.json"), {})
         return {name: meta[name] for name in ("stage", "step", "config")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidCheckpointError(f"{path} is not a checkpoint of a training run: {error!r}") from None
@@ -97,7 +101,7 @@ def read_index(path: str | Path) -> dict:
     """Return the contents of ``checkpoint.json``; raise InvalidCheckpointError if it is damaged or missing."""
     file = Path(path) / INDEX
     try:
-        index = json.loads(file.read_bytes())
+        index = parse_json(read_bytes(file))
         digest = index.pop("digest")
     except FileNotFoundError:
         raise InvalidCheckpointError(f"{file} is missing: this is not a checkpoint") from None

@@ -80,6 +80,7 @@ class Data(DataSource):
             raise ValueError(f"path and sources exclude each other: remove path, or set it to null, got {self.path!r}")
 
 
+WIDEST = 1 << 16  # channels of an autoencoder
 SCHEDULES = (
     "cosine",
     "linear",
@@ -162,8 +163,8 @@ class Autoencoder:
     def __post_init__(self):
         check_range(self, 1, math.inf, "channels", "layers", "groups")
         check_range(self, 0, math.inf, "l1", "mse", "kl")
-        if not self.widths or min(self.widths) < 1:
-            raise ValueError(f"widths must be positive numbers, got {self.widths}")
+        if not self.widths or not 1 <= min(self.widths) <= max(self.widths) <= WIDEST:
+            raise ValueError(f"widths must be numbers from 1 to {WIDEST}, got {self.widths}")
 
 
 LOSSES = ("flow", "kl", "contrastive", "dino", "norm", "anchor", "match", "repa")  # those with a weight

@@ -18,10 +18,10 @@ from typing import Any, Literal, TypeVar, Union
 
 import yaml
 
-from fmpipe.untrusted import LEVELS
+from fmpipe.bounded_yaml import BYTES, BoundedLoader
+from fmpipe.untrusted import read_bytes
 
 T = TypeVar("T")
-BYTES, NODES = 1 << 20, 20_000  # of a config; `fmpipe init` writes 30,000 bytes with 600 values
 Key = tuple  # the path to a value: names of fields, keys of dicts, indices of lists
 
 
@@ -69,9 +69,7 @@ def load(cls: type[T], path: str | Path, prepare: Callable[[Any], Any] = lambda 
     Raises SettingsError as ``from_dict`` does, with the file and line in front of it.
     """
     try:
-        if (size := Path(path).stat().st_size) > BYTES:
-            raise SettingsError((), f"has {size} bytes, more than the {BYTES} of a config", str(path))
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_bytes(Path(path), BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
         raise SettingsError((), f"is not UTF-8 text: {error.reason}", str(path)) from None
     try:
@@ -158,28 +156,8 @@ def digest(config: Any) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
-class _Loader(yaml.SafeLoader):
-    """Raises an error for a duplicate key, of which YAML's own loader would use the last, and for text too large.
-
-    Too large is what has more than ``LEVELS`` levels or ``NODES`` values, each alias counted as all that it stands for.
-    """
-
-    def __init__(self, text: str):
-        super().__init__(text)
-        self.level, self.nodes, self.sizes = 0, 0, {}
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
-        mark, before, alias = self.peek_event().start_mark, self.nodes, self.check_event(yaml.AliasEvent)
-        if self.level == LEVELS:
-            raise yaml.composer.ComposerError(None, None, f"nested more than {LEVELS} levels deep", mark)
-        self.level += 1
-        node = super().compose_node(parent, index)
-        self.level -= 1
-        self.nodes += self.sizes.get(node, NODES) if alias else 1  # NODES: an alias inside of what it stands for
-        if self.nodes > NODES:
-            raise yaml.composer.ComposerError(None, None, f"more than {NODES} values, or an alias of itself", mark)
-        self.sizes.setdefault(node, self.nodes - before)
-        return node
+class _Loader(BoundedLoader):
+    """Raises an error for a duplicate key, of which YAML's own loader would use the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen = set()

@@ -3,15 +3,16 @@
 Metrics get their canonical names (:mod:`.names`); whatever is odd about the log becomes a remark.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from fmpipe.bounded_yaml import BYTES, BoundedLoader
 from fmpipe.diagnose.figures import Figures, Series
 from fmpipe.diagnose.read import tables
+from fmpipe.diagnose.read.content import head_of, text_of
 from fmpipe.diagnose.read.facts import FACTS, facts_of
 from fmpipe.diagnose.read.lines import SIDES
 from fmpipe.diagnose.read.names import canonical
@@ -19,6 +20,7 @@ from fmpipe.diagnose.read.series import SeriesBuilder
 from fmpipe.diagnose.read.text import read_text
 from fmpipe.diagnose.texts import Message
 from fmpipe.run_log import LOG_NAME
+from fmpipe.untrusted import read_bytes, read_json
 
 STAGES = ("flow", "diffusion", "head", "vae")  # the main one first
 _POSTERIOR = {"stat/x_0/std": "std/mean", "stat/z/mean": "z_init/mean", "stat/z/var": "z_init/var"}
@@ -197,9 +199,9 @@ def _log_folder(path: Path) -> Figures:
         import yaml
 
         try:
-            out.config = dict(yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")))
+            out.config = dict(yaml.load(read_bytes(run / "config.yaml", BYTES), BoundedLoader))
             out.facts = facts_of(run, out.config)
-        except (yaml.YAMLError, TypeError, ValueError) as error:
+        except (yaml.YAMLError, OSError, TypeError, ValueError, AttributeError, OverflowError) as error:
             out.remarks.append(Message("remark/skipped", file="config.yaml", why=" ".join(str(error).split())))
     for p in sorted(path.glob("trace*")):
         if p not in files and p.suffix in (".jsonl", ".csv", ".txt"):
@@ -213,9 +215,9 @@ def _measured(path: Path, figures: Figures) -> dict[str, dict]:
     for place in (path / "check.json", path / "check" / "check.json"):
         if place.is_file():
             try:
-                measured = dict(_floats(json.loads(place.read_text(encoding="utf-8"))["measured"]))
-                return {name: x for name, x in measured.items() if "not_measured" not in x}
-            except (TypeError, ValueError, KeyError) as error:
+                measured = dict(_floats(read_json(place)["measured"]))
+                return {name: dict(x) for name, x in measured.items() if "not_measured" not in x}
+            except (OSError, TypeError, ValueError, KeyError) as error:
                 figures.remarks.append(
                     Message("remark/skipped", file=place.name, why=str(error) or type(error).__name__)
                 )
@@ -232,19 +234,16 @@ def _floats(value: object) -> object:
 
 
 def _file(path: Path, aliases: Mapping[str, str] | None = None) -> Figures:
+    head = head_of(path)
     if "tfevents" in path.name:
         return tables.events(path)
     if path.suffix.lower() in (".csv", ".tsv"):
         return tables.csv(path)
-    with path.open("rb") as file:
-        head = file.read(1 << 16)
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):  # as PowerShell writes them
-        return read_text(path.read_text(encoding="utf-16", errors="replace"), path.name, aliases)
     if tables.MLFLOW.match(head):
         return tables.mlflow(path)
     lines = [line for line in head.split(b"\n") if line.strip()]
     jsonish = sum(line.lstrip().startswith((b'{"', b"{'")) or line.strip() == b"{}" for line in lines)
-    if b"\0" in head[:1024]:
+    if b"\0" in head.rstrip(b"\0")[:1024] or (head and not head.strip(b"\0")):
         raise UnknownLogError(f"{path} is not a text file")
     if path.suffix.lower() != ".jsonl" and head.lstrip()[:1] in (b"{", b"[") and (len(lines) == 1 or jsonish < 2):
         try:
@@ -258,7 +257,7 @@ def _file(path: Path, aliases: Mapping[str, str] | None = None) -> Figures:
         or (jsonish * 2 > len(lines) and lines[0].lstrip()[:2] == b'{"')
     ):
         return tables.json_lines(path)
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = text_of(path)
     if text.startswith("---\n") or path.suffix.lower() in (".yaml", ".yml"):
         found = tables.yaml_stream(text, path.name)
         if found is not None:

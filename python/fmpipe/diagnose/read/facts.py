@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fmpipe.untrusted import read_json
+
 FACTS = ("vae_digest", "resolution", "latent_size", "scale")
 
 
@@ -20,7 +22,7 @@ def facts_of(folder: Path, config: dict) -> dict[str, object]:
     place = next((p for p in places if (p / "config.json").is_file()), None)
     if place is None:
         return facts
-    vae = json.loads((place / "config.json").read_text(encoding="utf-8"))
+    vae = read_json(place / "config.json")
     scale = {k: vae[k] for k in ("scaling_factor", "shift_factor", "latents_mean", "latents_std") if vae.get(k)}
     facts["scale"] = json.dumps({k: np.round(x, 6).tolist() for k, x in scale.items()})
     net = vae.get("vae_config") or vae  # a LatentVAE's, or diffusers' own

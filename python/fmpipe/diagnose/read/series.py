@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fmpipe.diagnose.figures import Figures, SamplingTrace, Series
+from fmpipe.diagnose.read.content import COLUMNS
 from fmpipe.diagnose.read.names import EPOCHS, STEPS
 from fmpipe.diagnose.texts import Message
 
@@ -102,6 +103,8 @@ class SeriesBuilder:
     def add(self, name: str, steps: Sequence[int], values: Sequence[float]) -> None:
         """Append a part of a series."""
         if len(values):
+            if len(self.parts) >= COLUMNS and name not in self.parts:
+                raise ValueError(f"there are more than {COLUMNS:,} metrics; this is not the log of one run")
             kept = self.parts.setdefault(name, ([], []))
             kept[0].append(np.asarray(steps, dtype=np.int64))
             kept[1].append(np.asarray(values, dtype=np.float64))

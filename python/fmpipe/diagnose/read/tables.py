@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,13 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
+from fmpipe.bounded_yaml import load_documents
 from fmpipe.diagnose.figures import Figures
+from fmpipe.diagnose.read.content import LINE, check_lines, open_lines, text_of
 from fmpipe.diagnose.read.names import EPOCHS, STEPS, canonical
 from fmpipe.diagnose.read.series import Row, SeriesBuilder, figures_of, flat_numbers, is_plain, number, whole
 from fmpipe.diagnose.read.text import read_text
 from fmpipe.diagnose.texts import Message
+from fmpipe.untrusted import check_depth
 
 BLOCK = 16 << 20  # bytes parsed at a time: what a log needs of memory is this, some times over, and its numbers
+ELEMENTS = 1 << 16  # of a tensor in an event file; only scalars and texts are read
 _BARE = re.compile(rb"([:\[,]\s*)(NaN|-?Infinity)(?=\s*[,\]}])")
 _LONG = {  # columns of a table with one metric per row
     "name": ("metricname", "metric_name", "metric", "name", "tag", "key", "series", "variant", "quantity", "variable"),
@@ -30,6 +35,7 @@ def json_lines(path: Path) -> Figures:
 
     kept, torn, last_torn, numbered = SeriesBuilder(), 0, False, True
     for block, is_last in _blocks(path):
+        check_lines(block)
         if b"NaN" in block or b"Infinity" in block:  # bare, as json.dumps writes them, they are not JSON
             block = _BARE.sub(rb'\1"\2"', block)
         if b"null" in block:
@@ -73,13 +79,15 @@ def _mixed(block: bytes, kept: SeriesBuilder) -> None:
 
 def _blocks(path: Path) -> Iterator[tuple[bytes, bool]]:
     """Yield whole lines, some megabytes at a time, and whether they are the last."""
-    with path.open("rb") as file:
+    with open_lines(path) as file:
         rest = b""
         while True:
             data = file.read(BLOCK)
             rest, is_last = rest + data if rest else data, len(data) < BLOCK
             cut = len(rest) if is_last else rest.rfind(b"\n") + 1
             block, rest = rest[:cut], rest[cut:]
+            if len(rest) > LINE:
+                raise ValueError(f"{path} has a line of more than {LINE:,} bytes, so these are not JSON lines")
             if block and not block.isspace():
                 yield block, is_last
             if is_last:
@@ -105,7 +113,8 @@ def _whole_lines(block: bytes) -> tuple[bytes, int, bool]:
 def json_document(path: Path) -> Figures:
     """Read HF's ``trainer_state.json``, a list of objects, columns, or a tree of series (``x`` and ``y``)."""
     try:
-        data = _documents(path.read_text(encoding="utf-8"))
+        check_depth(text := text_of(path))
+        data = _documents(text)
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if isinstance(data, dict) and "cells" in data and "nbformat" in data:  # a notebook
@@ -143,7 +152,7 @@ def yaml_stream(text: str, name: str) -> Figures | None:
     import yaml
 
     try:
-        loaded = [x for x in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if isinstance(x, dict)]
+        loaded = [x for x in load_documents(text) if isinstance(x, dict)]
     except yaml.YAMLError:
         return None
     rows = [flat_numbers(x) for x in loaded]
@@ -216,7 +225,7 @@ def csv(path: Path) -> Figures:
     """Read a table with a header: any with a column of steps, W&B's exports, TensorBoard's, one metric per row."""
     import polars as pl
 
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = text_of(path).splitlines()
     kept = [k for k, line in enumerate(lines[:50]) if line.strip() and not line.startswith("#")]
     commented = any(line.startswith("#") for line in lines[:200])
     head = lines[kept[0]] if kept else ""
@@ -303,15 +312,21 @@ def events(path: Path) -> Figures:
     except ImportError as error:
         raise ImportError(f"{path.name} is a TensorBoard file: pip install tensorboard ({error})") from None
     kept, points = SeriesBuilder(), defaultdict(list)
-    for event in EventFileLoader(str(path)).Load():
-        for value in event.summary.value:
-            kept.lines += 1
-            kept.times.append(event.wall_time)
-            array = tensor_util.make_ndarray(value.tensor)
-            if array.dtype.kind in "fiu" and array.size == 1:
-                points[value.tag].append((event.step, float(array.reshape(-1)[0])))
-            elif array.dtype == object and array.size:
-                kept.texts[value.tag.removesuffix("/text_summary")] = array.reshape(-1)[0].decode("utf-8", "replace")
+    try:
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                if math.prod(side.size for side in value.tensor.tensor_shape.dim) > ELEMENTS:
+                    continue
+                kept.lines += 1
+                kept.times.append(event.wall_time)
+                array = tensor_util.make_ndarray(value.tensor)
+                if array.dtype.kind in "fiu" and array.size == 1:
+                    points[value.tag].append((event.step, float(array.reshape(-1)[0])))
+                elif array.dtype == object and array.size:
+                    text = array.reshape(-1)[0].decode("utf-8", "replace")
+                    kept.texts[value.tag.removesuffix("/text_summary")] = text
+    except Exception as error:  # tensorboard and protobuf raise many types for damaged files
+        raise ValueError(f"{path} cannot be read as an event file: {error or type(error).__name__}") from error
     for name, found in points.items():
         stem, _, index = name.rpartition("/")
         if name.startswith("const/") and index.isdigit():
@@ -339,7 +354,7 @@ def mlflow(path: Path) -> Figures:
     """Read MLflow's folder ``metrics``: a file for each metric, with lines ``timestamp value step``; or one file."""
     kept = SeriesBuilder()
     for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
-        rows = [line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
+        rows = [line.split() for line in text_of(file).splitlines()]
         rows = [(at, row) for at, row in enumerate(rows) if len(row) in (2, 3) and MLFLOW.match(" ".join(row).encode())]
         if rows:
             name = file.relative_to(path).as_posix() if file != path else file.name

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from fmpipe.diagnose.figures import Figures
+from fmpipe.diagnose.read.content import PRINTED
 from fmpipe.diagnose.read.line_shapes import LineShapes
 from fmpipe.diagnose.read.lines import parse
 from fmpipe.diagnose.read.names import canonical
@@ -46,6 +47,8 @@ def read_text(text: str, name: str, aliases: Mapping[str, str] | None = None) ->
     """
     lines = [_ANSI.sub("", part) for line in _without_code(text.splitlines()) for part in line.split("\r")]
     lines = list(_joined(re.sub(r"\*\*|`|^\s*\*\s", "", line) for line in lines))
+    too_long = sum(len(line) > PRINTED for line in lines)
+    lines = [line for line in lines if len(line) <= PRINTED]
     rows, probes, tabled, prose, plans = [], Probes(), set(), [], LineShapes(parse)
 
     def again(line: str) -> bool:
@@ -86,8 +89,8 @@ def read_text(text: str, name: str, aliases: Mapping[str, str] | None = None) ->
     stated = {key: x for key, x in stated.items() if key not in long}
     out.metrics = {key: x for key, x in out.metrics.items() if canonical(key) not in stated} | stated
     out.traces, out.measured = probes.traces, probes.measured()
-    if probes.torn:
-        out.remarks.append(Message("remark/torn", count=probes.torn, file=name, last=""))
+    if probes.torn + too_long:
+        out.remarks.append(Message("remark/torn", count=probes.torn + too_long, file=name, last=""))
     if reason := next(
         (x.strip()[:300] for x in reversed(lines[-12:]) if STOPPED.search(_QUIET.sub("", x)) and not LIMIT.search(x)),
         None,
