@@ -20,6 +20,7 @@ CHOICES = {
     "output_type": ("pil", "np", "pt", "latent"),
     "graph": (True, False, "auto"),
 }
+LARGEST = 100_000  # a count in a damaged file must not fill the memory
 COUNTS = ("num_inference_steps", "num_images_per_prompt")
 NUMBERS = ("guidance_scale", "fm_gain", "dt_scale", "max_guidance")
 STORED = ("num_inference_steps", "guidance_scale", "schedule", "solver", "fm_gain")  # in a pipeline's config
@@ -80,8 +81,8 @@ def check_setting(name: str, value: object, label: str) -> None:
         return
     if name in CHOICES and value not in CHOICES[name]:
         raise ValueError(f"unknown {label} {repr(value)}; choose one of {', '.join(map(str, CHOICES[name]))}")
-    if name in COUNTS and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise ValueError(f"{label} must be a whole number of at least 1, got {repr(value)}")
+    if name in COUNTS and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST):
+        raise ValueError(f"{label} must be a whole number from 1 to {LARGEST}, got {repr(value)}")
     number = name in NUMBERS or (name == "align_variance" and not isinstance(value, bool))
     if number and (not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) <= FLOAT32_MAX):
         raise ValueError(f"{label} must be a finite number, got {repr(value)}")

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 LEVELS = 64  # of nesting; what the libraries write has at most ten
 BYTES = 64 << 20  # of a JSON file; the largest, the tokenizer of a language model, has 20 million
+ADAPTER = "adapter_config.json"
+IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention")  # those of torch; flash attention may come from the Hub
 CONFIGS = ("config.json", "tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
 # A string, closed or not, or a bracket. Every alternative matches in one way, so that the time is linear.
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
@@ -65,15 +68,33 @@ def read_json(file: Path) -> dict:
     return found
 
 
+def _implementations(value: object, named: bool = False) -> Iterator[object]:
+    """Yield what the keys such as ``attn_implementation`` of a config name, at any level."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _implementations(part, named or bool(re.fullmatch(r"_?\w+_implementation(_internal)?", key)))
+    elif isinstance(value, list):
+        for part in value:
+            yield from _implementations(part, named)
+    elif named and value is not None:
+        yield value
+
+
 def load_pretrained(cls: type, folder: Path, **options) -> "PreTrainedModel":
     """``from_pretrained`` of a class of transformers, on a local folder, never with code from it or from the network.
 
     transformers asks on standard input whether to run such code, unless it is told not to. Raises ValueError for a
     folder whose configs refer to Python files in it, also where transformers has a class of its own and would ignore
-    them, and for a config that is not bounded JSON.
+    them, for one that names an attention kernel, which transformers would fetch from the Hub and run, for an adapter
+    of peft, which names another model to load, and for a config that is not bounded JSON.
     """
+    if (Path(folder) / ADAPTER).exists():
+        raise ValueError(f"{ADAPTER} in {str(folder)!r} names another model; merge the adapter into the model first")
     code = sorted(Path(folder).glob("*.py"))
     for name in CONFIGS:
-        if "auto_map" in read_json(Path(folder) / name) and code:
+        found = read_json(Path(folder) / name)
+        if kernels := sorted(set(map(str, _implementations(found))) - set(IMPLEMENTATIONS)):
+            raise ValueError(f"{name} names {kernels[0]!r} as an implementation; use {' or '.join(IMPLEMENTATIONS)}")
+        if "auto_map" in found and code:
             raise ValueError(f"{name} refers to Python code ({code[0].name}), which is never run; remove its auto_map")
     return cls.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)

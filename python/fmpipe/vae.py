@@ -1,11 +1,12 @@
 """Pixels to latents and back; the one place where a latent's shift and scale are applied and undone."""
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from inspect import signature
 from itertools import count
-from math import isfinite
+from numbers import Real
 from pathlib import Path
 
 import torch
@@ -313,11 +314,16 @@ def _check_images(name: str, images: Tensor, channels: int) -> None:
         raise ValueError(f"LatentVAE: {name} must be (B, {channels}, height, width), got {tuple(images.shape)}")
 
 
+def _is_finite(value: object) -> bool:
+    """Tell whether a value is a number that is finite as a float; a whole number in JSON may have any size."""
+    return isinstance(value, (Real, Tensor)) and abs(value) <= sys.float_info.max
+
+
 def _check_latents(latents: dict, channels: int) -> None:
     scale, shift, mean, std = (latents[key] for key in _NEUTRAL)
-    if not isinstance(scale, (int, float)) or not isfinite(scale) or scale <= 0:
+    if not _is_finite(scale) or scale <= 0:
         raise ValueError(f"LatentVAE: scaling_factor must be a positive number, got {scale!r}")
-    if shift is not None and (not isinstance(shift, (int, float)) or not isfinite(shift)):
+    if shift is not None and not _is_finite(shift):
         raise ValueError(f"LatentVAE: shift_factor must be a number, got {shift!r}")
     if shift and mean is not None:
         raise ValueError(f"LatentVAE: shift_factor {shift} and latents_mean are two shifts; give one")
@@ -325,7 +331,7 @@ def _check_latents(latents: dict, channels: int) -> None:
         if values is None:
             continue
         listed = list(values) if isinstance(values, (Sequence, Tensor)) else []
-        if len(listed) != channels or not all(isfinite(v) and (v > 0 or not positive) for v in listed):
+        if len(listed) != channels or not all(_is_finite(v) and (v > 0 or not positive) for v in listed):
             kind = "positive numbers" if positive else "numbers"
             raise ValueError(f"LatentVAE: {name} must be {channels} {kind}, got {values!r}")
         latents[name] = [float(v) for v in listed]

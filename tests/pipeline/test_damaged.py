@@ -228,3 +228,57 @@ def test_a_picture_that_is_not_finite_is_an_error_that_names_the_vae(copy, value
         state[name] = torch.full_like(state[name], value)
     save_file(state, file, {"format": "pt"})
     refused(copy, "vae: .* decoded values are infinite or NaN", copy / "executed", "--steps", "1")
+
+
+KERNEL = "kernels-community/flash-attn"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attn_implementation": KERNEL},
+        {"_attn_implementation": KERNEL},
+        {"attn_implementation": {"": KERNEL}},
+        {"attn_implementation": "flash_attention_2"},  # from the Hub if it is not installed
+        {"experts_implementation": KERNEL},
+        {"text_config": {"attn_implementation": KERNEL}},
+        {"attn_implementation": "paged|" + KERNEL},
+    ],
+    ids=str,
+)
+def test_an_attention_kernel_of_the_hub_is_refused(copy, changes):
+    change(copy / "text_encoder/config.json", **changes)
+    refused(copy, r"text_encoder.*config\.json names '.*as an implementation", copy / "executed")
+
+
+@pytest.mark.parametrize("name", ["eager", "sdpa"])
+def test_attention_of_torch_may_be_named(copy, name):
+    change(copy / "text_encoder/config.json", attn_implementation=name)
+    FlowPipeline.from_pretrained(copy)
+
+
+def test_an_adapter_that_names_another_model_is_refused(copy):
+    change(copy / "text_encoder/adapter_config.json", peft_type="LORA", base_model_name_or_path=str(copy / "other"))
+    refused(copy, "adapter_config.json.*names another model", copy / "executed")
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**5 + 1, 10**400, 1.5, True, "20"])
+def test_a_stored_number_of_steps_is_bounded(copy, value):
+    change(copy / "model_index.json", num_inference_steps=value)
+    refused(copy, "model_index.json.*num_inference_steps must be a whole number from 1 to 100000", copy / "executed")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("scaling_factor", value) for value in (10**400, -(10**400), 0, "1", float("nan"), [1.0], None)),
+        *((name, value) for name in ("latents_mean", "latents_std") for value in ([10**400] * 4, [None] * 4, "1234")),
+        ("shift_factor", 10**400),
+    ],
+    ids=lambda x: str(x)[:20],
+)
+def test_a_scale_of_the_autoencoder_is_a_finite_number(copy, name, value):
+    if (name, value) == ("scaling_factor", None):
+        value = {"a": 1}
+    change(copy / "vae/config.json", **{name: value})
+    refused(copy, rf"vae.*{name}", copy / "executed")

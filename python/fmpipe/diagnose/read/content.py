@@ -63,7 +63,7 @@ def open_lines(path: Path) -> BinaryIO:
 
 
 def check_lines(block: bytes) -> None:
-    """Raise ValueError for a line of JSON that is nested too deep; a parser would take minutes or overflow the stack."""
+    """Raise ValueError for a line of JSON that is nested too deep: parsers take minutes or overflow the stack."""
     data = np.frombuffer(block, np.uint8)
     opened = np.flatnonzero((data == ord("{")) | (data == ord("[")))
     if len(opened) <= LEVELS:
