@@ -8,6 +8,7 @@ from inspect import signature
 from itertools import count
 from numbers import Real
 from pathlib import Path
+from reprlib import repr  # shortened: a value of a damaged file may be long
 
 import torch
 from diffusers import AutoencoderKL, AutoencoderTiny, ConfigMixin, ModelMixin
@@ -322,9 +323,9 @@ def _is_finite(value: object) -> bool:
 def _check_latents(latents: dict, channels: int) -> None:
     scale, shift, mean, std = (latents[key] for key in _NEUTRAL)
     if not _is_finite(scale) or scale <= 0:
-        raise ValueError(f"LatentVAE: scaling_factor must be a positive number, got {scale!r}")
+        raise ValueError(f"LatentVAE: scaling_factor must be a positive number, got {repr(scale)}")
     if shift is not None and not _is_finite(shift):
-        raise ValueError(f"LatentVAE: shift_factor must be a number, got {shift!r}")
+        raise ValueError(f"LatentVAE: shift_factor must be a number, got {repr(shift)}")
     if shift and mean is not None:
         raise ValueError(f"LatentVAE: shift_factor {shift} and latents_mean are two shifts; give one")
     for name, values, positive in (("latents_mean", mean, False), ("latents_std", std, True)):
@@ -333,7 +334,7 @@ def _check_latents(latents: dict, channels: int) -> None:
         listed = list(values) if isinstance(values, (Sequence, Tensor)) else []
         if len(listed) != channels or not all(_is_finite(v) and (v > 0 or not positive) for v in listed):
             kind = "positive numbers" if positive else "numbers"
-            raise ValueError(f"LatentVAE: {name} must be {channels} {kind}, got {values!r}")
+            raise ValueError(f"LatentVAE: {name} must be {channels} {kind}, got {repr(values)}")
         latents[name] = [float(v) for v in listed]
 
 
