@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,7 +109,7 @@ def page(batches: Sequence[Batch], settings: dict[str, object]) -> str:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file completely or not at all: to a temporary file beside it, which is then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # of this process: another may write the same file
     try:
         part.write_bytes(data)
         part.replace(path)

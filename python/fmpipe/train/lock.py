@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from fmpipe.untrusted import parse_json
+
 try:
     import fcntl
 except ImportError:  # Windows: only the contents of the file are compared
@@ -82,7 +84,7 @@ def _try_lock(file: int) -> bool:
 
 def _holder(file: int) -> dict[str, object]:
     try:
-        holder = json.loads(os.pread(file, 4096, 0))
+        holder = parse_json(os.pread(file, 4096, 0))
     except ValueError:  # empty, or killed while it was written
         return {}
     return holder if isinstance(holder, dict) else {}

@@ -129,8 +129,7 @@ class Logs:
         return tracker
 
     def _ids(self) -> dict[str, str]:
-        path = self.folder / "trackers.json"
-        return json.loads(path.read_text()) if path.is_file() else {}
+        return read_json(self.folder / "trackers.json")
 
 
 def _numbers(values: Mapping[str, object]) -> Iterator[tuple[str, float]]:
