@@ -28,7 +28,7 @@ FILES := --dist loadfile --no-loadscope-reorder
 # They fork trainings: a child of a process whose torch has started its threads may crash, or wait forever.
 FORKING := $(patsubst %,tests/train/test_%.py,train_sharded train_features teacher)
 
-.PHONY: setup demo test test-sharded test-device train-check fault-matrix notes-check page-check evaluate crash-test test-triton test-cuda test-ptx test-fast triton-check cuda-check cuda-build-check gpu-check lint audit format bench bench-models bench-model sanitize package-check abi-check clean help
+.PHONY: setup demo test test-sharded test-device train-check fault-matrix notes-check page-check evaluate crash-test fuzz test-triton test-cuda test-ptx test-fast triton-check cuda-check cuda-build-check gpu-check lint audit format bench bench-models bench-model sanitize package-check abi-check clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -113,8 +113,11 @@ test-sharded: setup  ## FSDP2 in two gloo processes, alone and with one thread
 train-check: setup  ## train the preset shapes-tiny and ask it for colours (a minute)
 	$(BIN)/python tests/shapes_tiny.py
 
-crash-test: setup  ## kill processes that save, and that train, 300 times each; what is resumed must equal the uncut run
+crash-test: setup  ## signals, full disks, two processes: 300 kills of saves and trainings; nothing may be lost (20 minutes)
 	$(BIN)/python tests/crash.py 300
+
+fuzz: setup  ## 100,000 random calls of the ops, native against eager, in subprocesses; SEED=1 repeats them (15 minutes)
+	$(BIN)/python tests/fuzz.py 100000 $(SEED)
 
 triton-check: setup  ## compile the Triton kernels for four NVIDIA and one AMD GPU, by two tritons; runs nothing (10 minutes)
 	$(BIN)/python tools/triton_check.py --out benchmarks/results/triton_check.txt

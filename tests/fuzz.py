@@ -500,16 +500,16 @@ def work(seed: int, count: int, threads: int, mark: Path) -> None:
     print(json.dumps(found))
 
 
-def fuzz(calls: int, seed: int, seconds: float = math.inf, jobs: int = 1) -> tuple[Counter[str], list[str]]:
+def fuzz(calls: int, seed: int, seconds: float = math.inf, chunk: int = CHUNK) -> tuple[Counter[str], list[str]]:
     """Run chunks in subprocesses. Returns how often each class occurred, and what was wrong."""
     found: Counter[str] = Counter()
     bad, began = [], time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        for number, first in enumerate(range(0, calls, CHUNK)):
+        for number, first in enumerate(range(0, calls, chunk)):
             if time.monotonic() - began > seconds:
                 break
             mark, threads = Path(folder) / f"{number}", THREADS[number % len(THREADS)]
-            arguments = [str(seed + number), str(min(CHUNK, calls - first)), str(threads), str(mark)]
+            arguments = [str(seed + number), str(min(chunk, calls - first)), str(threads), str(mark)]
             done = subprocess.run(
                 [sys.executable, __file__, "--work", *arguments],
                 capture_output=True,

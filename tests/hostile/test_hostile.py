@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from hostile import first
+from hostile import first, held
 from hostile.readers import tried
 from support.tiny_models import save_tiny_pipeline
 
 from fmpipe.train import checkpoint
 
 pytestmark = pytest.mark.slow
-ROWS = first.ROWS
+ROWS = [*first.ROWS, *held.ROWS]
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import warnings
 from functools import reduce
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
 
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError:  # torch's message explains how to run the code in the file
+        size = f"{path.name} ({path.stat().st_size} bytes)"
+        raise RuntimeError(f"{size} cannot be read: it has more than tensors, and its code is never run") from None
     except Exception as error:
         raise RuntimeError(f"{path.name} ({path.stat().st_size} bytes) cannot be read: {error}") from error
     others = [k for k, v in state.items() if not isinstance(v, Tensor)] if isinstance(state, dict) else [type(state)]

@@ -18,6 +18,7 @@ from fmpipe.run_log import RunLog
 from fmpipe.train.config import Config
 from fmpipe.train.interrupt import StoppedError
 from fmpipe.train.settings import to_dict
+from fmpipe.untrusted import read_json
 
 PACKAGES = {  # tracker -> distributions, one of which must be installed; the first is suggested
     "tensorboard": ("tensorboard",),

@@ -248,7 +248,8 @@ def _missing(steps: np.ndarray) -> tuple[int, int]:
 def figures_of(name: str, rows: Iterable[Row]) -> Figures:
     """Return the series of rows: a row without a step belongs to the one before it; ranks are averaged."""
     found: dict[str, tuple[list[int], list[float]]] = {}
-    kept, ranks, places, values, rows = SeriesBuilder(), set(), [], [], list(rows)
+    rows = [row if row.step is None or abs(row.step) < 1e15 else row._replace(step=None) for row in rows]
+    kept, ranks, places, values = SeriesBuilder(), set(), [], []
     if len(rows) > 10 and (rows[0].step or 0) > max(row.step or 0 for row in rows[1:]):
         rows = rows[1:]  # a sentence in front that begins with a number
     numbered = any(row.step is not None for row in rows)

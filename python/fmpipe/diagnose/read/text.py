@@ -15,6 +15,7 @@ from fmpipe.diagnose.read.text_tables import contexts, is_heading
 from fmpipe.diagnose.texts import Message
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[\d{1,2}m")
+_BLANK = re.compile(r"[\r\n]{3,}")
 _QUIET = re.compile(r"\b\w*(?:alarm|abort|terminat|kill)\w*\s*[=:]\s*(?:0|false|none)\b", re.IGNORECASE)
 _OVERFIT = re.compile(  # a run that learns a few samples by heart on purpose
     r"""
@@ -45,6 +46,7 @@ def read_text(text: str, name: str, aliases: Mapping[str, str] | None = None) ->
 
     aliases: names that count as known, although the table does not have them.
     """
+    text = _BLANK.sub("\n\n", text)
     lines = [_ANSI.sub("", part) for line in _without_code(text.splitlines()) for part in line.split("\r")]
     lines = list(_joined(re.sub(r"\*\*|`|^\s*\*\s", "", line) for line in lines))
     too_long = sum(len(line) > PRINTED for line in lines)
