@@ -12,7 +12,8 @@ from torch import Tensor
 
 import fmkernels
 from fmpipe.data import split, to_pixels
-from fmpipe.data.emoji import NEW_TEMPLATES, Emoji, say, table
+from fmpipe.data.emoji import NEW_TEMPLATES, Emoji, own_captions, rows_of, say, table
+from fmpipe.image_grid import image_grid, to_image
 from fmpipe.train.batches import drawn
 from fmpipe.train.inputs import held_out_captions, source_of
 from fmpipe.train.presets import PRESETS
@@ -20,7 +21,24 @@ from fmpipe.train.presets import PRESETS
 DATA = PRESETS["emoji-64"]().data  # determines what training held out
 THUMBNAIL = 32  # side in pixels at which images are compared
 PROMPTS = 200  # captions, and as many new templates
+SEEDS = 8  # images of each general word
+BLURRED = 18.0  # dB: an image with a lower PSNR to the nearest of all training images is blurred
+SHOWN = 12  # best, and as many worst, images of each group on the sheet
 DEMO = ("a cat", "a car", "a red apple", "a dog", "a pizza", "a house", "the sun", "a blue heart")
+WAYS = (
+    ("a red heart", "a blue heart"),
+    ("a cat", "a dog"),
+    ("a car", "a train"),
+    ("a red apple", "a banana"),
+    ("the sun", "a crescent moon"),
+    ("a rose", "a sunflower"),
+)  # to interpolate between
+SUMS = (
+    (("a dog", "a blue heart"), ("a red heart",)),
+    (("a red apple", "a green heart"), ("a red heart",)),
+    (("a cat", "a lion"), ("a dog",)),
+    (("a car", "a train"), ("a bus",)),
+)  # (added, subtracted)
 
 
 class Figure(NamedTuple):
@@ -37,43 +55,80 @@ class Figure(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A prompt, and the row of the image that it should give."""
+    """A prompt, and the rows of the images that it may give. half: ``tune`` if choices were made with it."""
 
     prompt: str
-    row: int
+    rows: frozenset[int]
+    half: str = ""
+
+
+class Group(NamedTuple):
+    """A group of prompts and its targets: the least share of right answers, of right subgroups, the most blurred."""
+
+    name: str
+    questions: list[Question]
+    right: float | None = None
+    subgroup: float | None = None
+    blurred: float | None = None
+    seeds: int = 1
+    distinct: float | None = None
 
 
 def training_captions(count: int = PROMPTS, seed: int = 0) -> list[Question]:
-    """Return one training caption of each of ``count`` images."""
-    rows = torch.randperm(len(table()), generator=drawn(seed, 1))[:count].tolist()
-    source, draw, out = source_of(DATA), drawn(seed, 2), []
+    """Return one of its own training captions of each of ``count`` images."""
+    rows, draw, out = _some_rows(count, seed, 1), drawn(seed, 2), []
     for row in rows:
-        item = source[row]
-        captions, _ = held_out_captions({"captions": item.captions}, DATA)
-        out.append(Question(captions[int(torch.randint(len(captions), (), generator=draw))], row))
+        captions, _ = held_out_captions({"captions": own_captions(table()[row])}, DATA)
+        out.append(Question(captions[int(torch.randint(len(captions), (), generator=draw))], frozenset([row])))
     return out
 
 
 def new_templates(count: int = PROMPTS, seed: int = 0) -> list[Question]:
     """Return the names of ``count`` images in sentences that training did not contain."""
-    rows = torch.randperm(len(table()), generator=drawn(seed, 3))[:count].tolist()
-    return [Question(say(NEW_TEMPLATES[k % len(NEW_TEMPLATES)], table()[row].name), row) for k, row in enumerate(rows)]
+    rows = _some_rows(count, seed, 3)
+    asked = (say(NEW_TEMPLATES[k % len(NEW_TEMPLATES)], table()[row].name) for k, row in enumerate(rows))
+    return [Question(prompt, frozenset([row])) for prompt, row in zip(asked, rows, strict=True)]
 
 
-def paraphrases(path: str | Path | None = None) -> list[Question]:
-    """Return the phrases of a file with ``phrase<TAB>name of the image`` per line; None: the hundred of the package.
+def _some_rows(count: int, seed: int, stream: int) -> list[int]:
+    return torch.randperm(len(table()), generator=drawn(seed, stream))[:count].tolist()
 
-    Raises ValueError, naming the line, if it does not have two fields or no image has that name.
+
+def prompts(group: str) -> list[Question]:
+    """Return the package's prompts of a group: ``paraphrase``, ``general``, ``none`` or ``combination``.
+
+    ``none`` are words without an emoji, which have no acceptable image, but must give a sharp one.
     """
-    file = files("fmpipe.data").joinpath("emoji_paraphrases.tsv") if path is None else Path(path)
-    rows = {entry.name: row for row, entry in enumerate(table())} | {e.char: row for row, e in enumerate(table())}
+    lines = files("fmpipe.data").joinpath("emoji_prompts.tsv").read_text(encoding="utf-8").splitlines()
+    rows = (line.split("\t") for line in lines)
+    return [Question(prompt, _accepted(names), half) for name, half, prompt, names in rows if name == group]
+
+
+def own_prompts(path: str | Path) -> list[Question]:
+    """Return the prompts of a file. A line is a prompt, a tab, and the acceptable images, separated by commas.
+
+    An image is given by its name or as the emoji itself, a whole subgroup as ``@animal-bird``. Without any, only the
+    sharpness counts. Raises ValueError, naming the line, if no image has such a name.
+    """
     out = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        phrase, tab, name = line.partition("\t")
-        if not tab or name not in rows:
-            raise ValueError(f"{file.name}, line {number}: expected 'phrase<TAB>name of a picture', got {line!r}")
-        out.append(Question(phrase, rows[name]))
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        prompt, _, names = line.partition("\t")
+        if not line.strip():
+            continue
+        try:
+            out.append(Question(prompt, _accepted(names)))
+        except KeyError as error:
+            raise ValueError(
+                f"{Path(path).name}, line {number}: expected 'prompt<TAB>names of acceptable images, separated by "
+                f"commas'; there is no image {error}"
+            ) from None
+    if not out:
+        raise ValueError(f"{Path(path).name} contains no prompts")
     return out
+
+
+def _accepted(names: str) -> frozenset[int]:
+    return rows_of(name.strip() for name in names.split(",") if name.strip())
 
 
 def drawn_pictures(pipe, prompts: Sequence[str], steps: int | None, seed: int, batch: int = 50) -> Iterable[Tensor]:
@@ -91,45 +146,126 @@ def evaluate(
     seed: int = 0,
     more: str | Path | None = None,
     font: str | Path | None = None,
+    sheet: str | Path | None = None,
     shown: Callable[[str, int, int], None] = lambda *_: None,
 ) -> tuple[list[Figure], list[dict]]:
-    """Return the figures, and the answer to every prompt. more: a file with further paraphrases.
+    """Return the figures, and the answer to every prompt.
 
-    An image is right if, of all training images, the one of its caption is nearest by the MSE of thumbnails. shown: is
-    called with (name, done, total).
+    An image is right if, of all training images, the nearest one by the MSE of thumbnails is acceptable. It is blurred
+    if its PSNR to the nearest one by PSNR is below ``BLURRED``.
+
+    Args:
+        more: file with prompts of the user, see :func:`own_prompts`.
+        sheet: file for a sheet with the blurriest wrong and the sharpest right images of each group.
+        shown: called with (name, done, total).
     """
+    own = own_prompts(more) if more else []
     source = source_of(DATA) if font is None else Emoji(DATA.size, font)
     items = [source[i] for i in range(len(source))]
     truth = to_pixels(torch.stack([item.image for item in items])).to(pipe.device)
-    figures = _autoencoder(pipe.vae, truth, [item.key for item in items])
-    thumbnails = _thumbnails(truth / 2 + 0.5)
-    rows = []
+    figures, judge = _autoencoder(pipe.vae, truth, [item.key for item in items]), Judge(truth)
+    groups = [
+        Group("training captions", training_captions(seed=seed), right=0.97, blurred=0.02),
+        Group("new templates", new_templates(seed=seed), right=0.88),
+        Group("paraphrases", prompts("paraphrase"), right=0.85, subgroup=0.90, blurred=0.04),
+        Group("general words", prompts("general"), right=0.80, blurred=0.06, seeds=SEEDS, distinct=4),
+        Group("words without an emoji", prompts("none"), blurred=0.10),
+        Group("combinations", prompts("combination")),
+    ]
+    if own:
+        groups.append(Group("your prompts", own))
+    rows, pictures = [], []
+    for group in groups:
+        work = [question for question in group.questions for _ in range(group.seeds)]
+        found: list[dict] = []
+        for images in drawn_pictures(pipe, [q.prompt for q in work], steps, seed):
+            part = work[len(found) : len(found) + len(images)]
+            answers = judge(images, part)
+            found += [{"group": group.name, **answer} for answer in answers]
+            shown(group.name, len(found), len(work))
+            pictures += [images[k].mul(255).round().byte().cpu() for k in range(len(images))]
+        figures += _figures(group, found)
+        rows += found
+    if sheet is not None:
+        _sheet(rows, pictures, Path(sheet))
+    return figures + _latents(pipe, judge, steps, seed) + _running(pipe, steps, seed), rows
 
-    def asked(name: str, questions: list[Question]) -> tuple[list[dict], float]:
-        found, psnr = [], []
-        for images in drawn_pictures(pipe, [q.prompt for q in questions], steps, seed):
-            part = questions[len(found) : len(found) + len(images)]
-            nearest = torch.cdist(_thumbnails(images), thumbnails).argmin(1).tolist()
-            wanted = truth[[q.row for q in part]] / 2 + 0.5
-            psnr += (-10 * (images - wanted).square().flatten(1).mean(1).clamp_min(1e-10).log10()).tolist()
-            found += [
-                {"asked": name, "prompt": q.prompt, "wanted": table()[q.row].name, "nearest": table()[row].name}
-                | {"right": row == q.row, "same subgroup": table()[row].subgroup == table()[q.row].subgroup}
-                for q, row in zip(part, nearest, strict=True)
-            ]
-            shown(name, len(found), len(questions))
-        rows.extend(found)
-        return found, sum(psnr) / len(psnr)
 
-    found, psnr = asked("training captions", training_captions(seed=seed))
-    figures += [Figure("training captions: right", _share(found, "right"), 0.97), Figure("their PSNR, dB", psnr, 22.0)]
-    found, _ = asked("new templates", new_templates(seed=seed))
-    figures.append(Figure("new templates: right", _share(found, "right"), 0.85))
-    for name, path in {"paraphrases": None, **({"more paraphrases": more} if more else {})}.items():
-        found, _ = asked(name, paraphrases(path))
-        figures.append(Figure(f"{name}: right", _share(found, "right")))
-        figures.append(Figure(f"{name}: right or same subgroup", _share(found, "same subgroup"), 0.65))
-    return figures + _running(pipe, steps, seed), rows
+class Judge:
+    """Finds the training images nearest to an image. truth: all of them, (N, 3, H, W) in [-1, 1]."""
+
+    def __init__(self, truth: Tensor):
+        self.truth = (truth / 2 + 0.5).flatten(1)
+        self.thumbnails = _thumbnails(truth / 2 + 0.5)
+
+    def sharpness(self, images: Tensor) -> list[float]:
+        """Return the PSNR in dB of each image (B, 3, H, W), in [0, 1], to the nearest training image."""
+        mse = torch.cdist(images.flatten(1), self.truth).amin(1).square() / self.truth.shape[1]
+        return (-10 * mse.clamp_min(1e-10).log10()).tolist()
+
+    def __call__(self, images: Tensor, questions: Sequence[Question]) -> list[dict]:
+        """Return what each image shows, and whether it answers its question."""
+        nearest = torch.cdist(_thumbnails(images), self.thumbnails).argmin(1).tolist()
+        answers = []
+        for q, row, sharp, image in zip(questions, nearest, self.sharpness(images), images, strict=True):
+            subgroups = {table()[wanted].subgroup for wanted in q.rows}
+            answer = {"prompt": q.prompt, "half": q.half, "nearest": table()[row].name, "right": row in q.rows}
+            answer |= {"same subgroup": row in q.rows or table()[row].subgroup in subgroups}
+            answer |= {"sharpness": sharp, "blurred": sharp < BLURRED}
+            if len(q.rows) == 1:
+                (wanted,) = q.rows
+                mse = (image.flatten() - self.truth[wanted]).square().mean().clamp_min(1e-10)
+                answer["psnr"] = -10 * mse.log10().item()
+            answers.append(answer)
+        return answers
+
+
+def _figures(group: Group, found: list[dict]) -> list[Figure]:
+    """Return the figures of a group of prompts."""
+    out, name = [], group.name
+    if any(question.rows for question in group.questions):
+        out.append(Figure(f"{name}: right", _share(found, "right"), group.right))
+    if name == "training captions":
+        out.append(Figure("their PSNR, dB", _share(found, "psnr"), 22.0))
+    if group.subgroup is not None:
+        out.append(Figure(f"{name}: right or same subgroup", _share(found, "same subgroup"), group.subgroup))
+    out.append(Figure(f"{name}: blurred", _share(found, "blurred"), group.blurred, most=True))
+    if group.seeds > 1:
+        some = [found[k : k + group.seeds] for k in range(0, len(found), group.seeds)]
+        distinct = sum(len({row["nearest"] for row in part}) for part in some) / len(some)
+        out.append(Figure(f"{name}: different pictures from {group.seeds} seeds", distinct, group.distinct))
+    return out
+
+
+def _latents(pipe, judge: Judge, steps: int | None, seed: int) -> list[Figure]:
+    """Return how many images of interpolations and sums of latents are blurred."""
+    ways = [
+        sum(
+            x < BLURRED
+            for x in judge.sharpness(pipe.interpolate(a, b, num_inference_steps=steps, output_type="pt").images)
+        )
+        for a, b in WAYS
+    ]
+    options = {"num_inference_steps": steps, "output_type": "pt"}
+    sums = torch.cat([pipe.arithmetic(*terms, generator=drawn(seed, 8), **options).images for terms in SUMS])
+    blurred = sum(x < BLURRED for x in judge.sharpness(sums)) / len(SUMS)
+    return [
+        Figure("interpolation: blurred of 8 pictures, mean over pairs", sum(ways) / len(ways), 1.0, most=True),
+        Figure("sums and differences: blurred", blurred, None, most=True),
+    ]
+
+
+def _sheet(rows: list[dict], pictures: list[Tensor], path: Path) -> None:
+    """Save the worst images, wrong ones before blurred ones, and the best ones of each group."""
+    images, captions = [], []
+    for group in dict.fromkeys(row["group"] for row in rows):
+        mine = [k for k, row in enumerate(rows) if row["group"] == group]
+        mine.sort(key=lambda k: (rows[k]["right"] or not rows[k]["blurred"], rows[k]["right"], rows[k]["sharpness"]))
+        for k in mine[:SHOWN] + mine[-SHOWN:]:
+            images.append(to_image(pictures[k] / 127.5 - 1))
+            captions.append(f"{rows[k]['prompt']}\n{rows[k]['nearest']}, {rows[k]['sharpness']:.1f} dB")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image_grid(images, captions, columns=SHOWN).save(path)
 
 
 def _autoencoder(vae, truth: Tensor, keys: list[str]) -> list[Figure]:

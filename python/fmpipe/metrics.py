@@ -115,6 +115,7 @@ def default_heads(networks: nn.Module) -> dict[str, str]:
     """
     from fmpipe.models.dimr import DiMR
     from fmpipe.models.dit import DiT
+    from fmpipe.models.mixture_head import MixtureHead
     from fmpipe.models.text_head import LinearHead, TextHead
 
     head, net = networks.text_head, getattr(networks, "velocity_net", None)
@@ -122,6 +123,8 @@ def default_heads(networks: nn.Module) -> dict[str, str]:
         last = "linear" if head.adaptor is None else "adaptor.conv3"
     elif isinstance(head, LinearHead):
         last = f"layers.{len(head.layers) - 1}"
+    elif isinstance(head, MixtureHead):
+        last = "gate"
     else:
         raise TypeError(f"default_heads: the last layer of a {type(head).__name__} is unknown; give heads by name")
     heads = {"z_head": f"text_head.{last}"}

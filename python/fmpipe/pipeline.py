@@ -17,7 +17,7 @@ from fmkernels import flow_pair, reparameterize, velocity_stats
 from fmkernels.flow import Sample, Schedule, make_schedule, sample
 from fmpipe.bundled import BUNDLED, check_index, find_pipeline, parts, tensors_of
 from fmpipe.known import KnownCaptions, prompt_warnings
-from fmpipe.models import DiMR, DiT, VariationalHead, load_checkpoint
+from fmpipe.models import DiMR, DiT, MixtureHead, VariationalHead, load_checkpoint
 from fmpipe.pipeline_output import FlowPipelineOutput, Probe
 from fmpipe.precision import precision_of, set_precision, wanted_dtype
 from fmpipe.sampling import STORED, Precision, SamplingOptions, check_setting
@@ -145,8 +145,20 @@ class FlowPipeline(DiffusionPipeline):
     # Text to z0
 
     @torch.no_grad()
-    def encode(self, prompt: str | Sequence[str], prompt_embeds: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return mu and logvar, (B, C, H, W), of prompts or of the text states ``prompt_embeds`` (B, L, D)."""
+    def encode(
+        self,
+        prompt: str | Sequence[str],
+        prompt_embeds: Tensor | None = None,
+        *,
+        count: int = 1,
+        uniform: Tensor | None = None,
+        diversity: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        """Return mu and logvar, (B · count, C, H, W), of prompts or of the text states ``prompt_embeds`` (B, L, D).
+
+        If the text head is a mixture, they are those of its most likely component, or, with ``uniform`` (B · count,),
+        random numbers in [0, 1), those of a random one. diversity: see :meth:`__call__`.
+        """
         mask = None
         if prompt_embeds is None:
             if self.text_encoder is None:
@@ -156,7 +168,12 @@ class FlowPipeline(DiffusionPipeline):
             for message in prompt_warnings(prompts, prompt_embeds, mask, self.known, self.text_encoder):
                 warnings.warn(message, stacklevel=3)
         head = self.text_head
-        return head(prompt_embeds.to(head.device, head.dtype), None if mask is None else mask.to(head.device))
+        states, mask = prompt_embeds.to(head.device, head.dtype), None if mask is None else mask.to(head.device)
+        if uniform is None:
+            mu, logvar = head(states, mask)
+            return mu.repeat_interleave(count, 0), logvar.repeat_interleave(count, 0)
+        states, mask = (None if x is None else x.repeat_interleave(count, 0) for x in (states, mask))
+        return head.drawn(states, mask, uniform, diversity)
 
     def prepare_latents(
         self,
@@ -188,6 +205,7 @@ class FlowPipeline(DiffusionPipeline):
         latents: Tensor | None = None,
         prompt_embeds: Tensor | None = None,
         z0_mode: str = "sample",
+        diversity: float = 1.0,
         fm_gain: float | None = None,
         dt_scale: float = 1.0,
         time_dir: str = "0->1",
@@ -208,7 +226,10 @@ class FlowPipeline(DiffusionPipeline):
             num_inference_steps, guidance_scale, schedule, solver, fm_gain: None selects the pipeline's own value, from
                 its config. Guidance is ``v = v_null + guidance_scale (v - v_null)``, computed in one batched forward;
                 a scale of 1 turns it off.
-            z0_mode: ``"sample"`` draws z0 from N(mu, exp(logvar)), ``"mean"`` uses mu.
+            z0_mode: ``"sample"`` draws z0 from N(mu, exp(logvar)), ``"mean"`` uses mu. Of a mixture, ``"sample"`` draws
+                a component first, and ``"mean"`` is the mean of the most likely one.
+            diversity: temperature of the weights of a mixture (:class:`fmpipe.models.MixtureHead`). 0 selects the most
+                likely component, larger values draw unlikely ones more often. Other text heads have no weights.
             dt_scale: a factor for every step.
             time_dir: ``"1->0"`` reverses t and dt.
             align_variance: set the standard deviation of every z0 to 1 (True) or to this value.
@@ -223,7 +244,7 @@ class FlowPipeline(DiffusionPipeline):
         """
         options = SamplingOptions(
             num_inference_steps, guidance_scale, schedule, solver, fm_gain, dt_scale, time_dir, align_variance,
-            velocity_dtype, z0_mode, num_images_per_prompt, output_type, graph,
+            velocity_dtype, z0_mode, num_images_per_prompt, output_type, graph, diversity,
         ).completed(self.config)  # fmt: skip
         self.check_inputs(
             prompt, prompt_embeds, latents, generator, callback_on_step_end, callback_on_step_end_tensor_inputs, options
@@ -233,7 +254,12 @@ class FlowPipeline(DiffusionPipeline):
         # 1. prompts to mu and logvar, 2. to z0
         mu = logvar = None
         if latents is None:
-            mu, logvar = (x.repeat_interleave(num_images_per_prompt, 0) for x in self.encode(prompt, prompt_embeds))
+            given = [prompt] if isinstance(prompt, str) else prompt if prompt_embeds is None else prompt_embeds
+            random = z0_mode == "sample" and isinstance(self.text_head, MixtureHead)
+            uniform = _uniform(len(given) * num_images_per_prompt, generator) if random else None
+            mu, logvar = self.encode(
+                prompt, prompt_embeds, count=num_images_per_prompt, uniform=uniform, diversity=options.diversity
+            )
             z0 = self.prepare_latents(mu, logvar, z0_mode, generator, align_variance)
         else:
             z0 = _aligned(latents.float(), align_variance)
@@ -484,3 +510,10 @@ def _noise(like: Tensor, generator: torch.Generator | Sequence[torch.Generator] 
         return torch.cat([_noise(x[None], g) for x, g in zip(like, generator, strict=True)])
     device = "cpu" if generator is None else generator.device
     return torch.randn(like.shape, generator=generator, device=device, dtype=torch.float32).to(like.device)
+
+
+def _uniform(count: int, generator: torch.Generator | Sequence[torch.Generator] | None) -> Tensor:
+    """Return random numbers (count,) in [0, 1), drawn on the generator's device; several generators: one for each."""
+    if isinstance(generator, Sequence):
+        return torch.cat([_uniform(1, g).cpu() for g in generator])
+    return torch.rand(count, generator=generator, device="cpu" if generator is None else generator.device)

@@ -22,7 +22,7 @@ CHOICES = {
 }
 LARGEST = 100_000  # a count in a damaged file must not fill the memory
 COUNTS = ("num_inference_steps", "num_images_per_prompt")
-NUMBERS = ("guidance_scale", "fm_gain", "dt_scale", "max_guidance")
+NUMBERS = ("guidance_scale", "fm_gain", "dt_scale", "max_guidance", "diversity")
 STORED = ("num_inference_steps", "guidance_scale", "schedule", "solver", "fm_gain")  # in a pipeline's config
 OWN = (*STORED, "max_guidance", "graph")  # None selects the pipeline's own value
 FLOAT32_MAX = 2.0**128 - 2.0**104
@@ -52,6 +52,7 @@ class SamplingOptions:
     num_images_per_prompt: int = 1
     output_type: str = "pil"
     graph: bool | str | None = None
+    diversity: float = 1.0
     label: InitVar[Callable[[str], str]] = str
 
     def __post_init__(self, label: Callable[[str], str]):
@@ -86,6 +87,8 @@ def check_setting(name: str, value: object, label: str) -> None:
     number = name in NUMBERS or (name == "align_variance" and not isinstance(value, bool))
     if number and (not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) <= FLOAT32_MAX):
         raise ValueError(f"{label} must be a finite number, got {repr(value)}")
+    if name == "diversity" and value < 0:
+        raise ValueError(f"{label} must be 0 or more, got {repr(value)}")
     if name == "align_variance" and value is not False and value <= 0:
         raise ValueError(f"{label} must be True, False or a positive standard deviation, got {repr(value)}")
     if name == "velocity_dtype" and value not in (None, "auto") and str(value).removeprefix("torch.") not in DTYPES:

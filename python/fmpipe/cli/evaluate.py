@@ -18,7 +18,7 @@ from fmpipe.cli.base import (
     out,
     out_option,
 )
-from fmpipe.cli.files import check_place, write
+from fmpipe.cli.files import IMAGES, check_file, check_place, write
 from fmpipe.cli.progress import Bars
 
 
@@ -32,8 +32,8 @@ def evaluate(
     paraphrases: Annotated[
         Path | None,
         typer.Option(
-            help="Text file with prompts of your own, one per line: the prompt, a tab, the name of the image it should "
-            "give.",
+            help="Text file with prompts of your own, one per line: the prompt, a tab, and the names of the acceptable "
+            "images, separated by commas.",
             show_default=False,
         ),
     ] = None,
@@ -45,15 +45,21 @@ def evaluate(
     ] = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(help="Also write the worst and the best images of each group to this .png or .jpg file."),
+    ] = None,
     place: out_option("JSON file for the figures and every answer.") = Path("evaluate.json"),
 ) -> None:
     """Measure how well a pipeline draws the emoji it was trained on. Exit code 1 if a figure misses its target.
 
-    An image is correct if, of all training images, the one with the requested name is nearest to it. Takes about two
-    minutes.
+    An image is correct if the nearest of all training images is an acceptable one, and blurred if its PSNR to that one
+    is below 18 dB. Takes about four minutes.
     """
     check_options(num_inference_steps=steps)
     check_place("--out", place)
+    if sheet is not None:
+        check_file("--sheet", sheet, IMAGES)
     if paraphrases is not None and not paraphrases.is_file():
         raise Refused(f"--paraphrases: there is no file {paraphrases}")
     began = time.perf_counter()
@@ -67,7 +73,14 @@ def evaluate(
 
     figures = [measure.Figure("loading with its imports, s", loading, 6.0, most=True)]
     with Bars() as bars:
-        options = {"steps": steps, "seed": seed, "more": paraphrases, "font": font, "shown": bars.update}
+        options = {
+            "steps": steps,
+            "seed": seed,
+            "more": paraphrases,
+            "font": font,
+            "sheet": sheet,
+            "shown": bars.update,
+        }
         try:
             more, answers = measure.evaluate(pipe, **options)
         except (OSError, ValueError) as error:

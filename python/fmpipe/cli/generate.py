@@ -78,6 +78,13 @@ def generate(
     solver: SolverOption = None,
     schedule: ScheduleOption = None,
     guidance: GuidanceOption = None,
+    diversity: Annotated[
+        float,
+        typer.Option(
+            help="How freely one of the meanings of a vague prompt is chosen: 0 is always the most likely one, larger "
+            "values choose unlikely ones more often. Only for models with a mixture head, such as the default one."
+        ),
+    ] = 1.0,
     seed: SeedOption = 0,
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Number of images for each prompt.")] = 1,
     place: out_option(
@@ -138,8 +145,8 @@ def generate(
     """
     texts = _texts(prompt, prompts)
     sampling = Sampling(
-        pipeline, device, steps, solver, schedule, guidance, fm_gain=fm_gain, dt_scale=dt_scale, time_dir=time_dir,
-        align_variance=align_variance, velocity_dtype=velocity_dtype,
+        pipeline, device, steps, solver, schedule, guidance, diversity=diversity, fm_gain=fm_gain, dt_scale=dt_scale,
+        time_dir=time_dir, align_variance=align_variance, velocity_dtype=velocity_dtype,
     )  # fmt: skip
     work = [(text, i) for text in texts for i in range(n)]
     single = is_image("--out", place)

@@ -2,9 +2,13 @@
 
 ``emoji.tsv`` is the list: the emoji, its subgroup in Unicode, its name, and other words for it. Names and most of the
 other words are the ``emoji`` package's and CLDR's, the rest written for this set; no phrase names two pictures.
+
+``emoji_categories.tsv`` has words that many pictures share, such as "something to eat": the phrases of a category, and
+its pictures, by name or, with ``@``, by subgroup; ``-`` leaves one out.
 """
 
 import hashlib
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -14,12 +18,13 @@ import torch
 
 from fmpipe.data.source import Item, digest_of, file_digests
 
-VERSION = 1  # increase with every change of images or captions, so that older caches are not used
+VERSION = 2  # increase with every change of images or captions, so that older caches are not used
 FONT = "/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf"
 INSTALL = "apt install fonts-noto-color-emoji"
 STRIKE = 109  # the one size its bitmaps have
 SIDE = 136  # their width and height
 PER_PHRASE = 4  # templates of a phrase that is not the name; the name has all
+PER_GENERAL = 3  # templates of a phrase that many pictures share
 
 # {a}: the phrase with its article; {}: without.
 TEMPLATES = (
@@ -80,8 +85,47 @@ def table() -> tuple[Entry, ...]:
 
 @cache
 def phrases() -> tuple[str, ...]:
-    """Return the name of every picture, each followed by its other phrases."""
-    return tuple(phrase for entry in table() for phrase in (entry.name, *entry.others))
+    """Return the name of every picture, each followed by its other phrases, and then the phrases of the categories."""
+    own = (phrase for entry in table() for phrase in (entry.name, *entry.others))
+    return (*own, *(phrase for words, _ in categories() for phrase in words))
+
+
+@cache
+def categories() -> tuple[tuple[tuple[str, ...], frozenset[int]], ...]:
+    """Return the phrases of each category, and the rows of its pictures in :func:`table`."""
+    lines = files("fmpipe.data").joinpath("emoji_categories.tsv").read_text(encoding="utf-8").splitlines()
+    pairs = (line.split("\t") for line in lines)
+    return tuple((tuple(words.split("; ")), rows_of(members.split("; "))) for words, members in pairs)
+
+
+def rows_of(names: Iterable[str]) -> frozenset[int]:
+    """Return the rows of pictures given by name, by the emoji, or as ``@subgroup``; ``-`` before one leaves it out.
+
+    Raises KeyError for a name that no picture or subgroup has.
+    """
+    found, left_out = set(), set()
+    for name in names:
+        (left_out if name.startswith("-") else found).update(_rows()[name.removeprefix("-")])
+    return frozenset(found - left_out)
+
+
+@cache
+def _rows() -> dict[str, list[int]]:
+    known: dict[str, list[int]] = {}
+    for row, entry in enumerate(table()):
+        known[entry.name] = known[entry.char] = [row]
+        known.setdefault(f"@{entry.subgroup}", []).append(row)
+    return known
+
+
+@cache
+def _general() -> dict[int, list[str]]:
+    """Return, for each row, the phrases that its picture shares with others."""
+    shared: dict[int, list[str]] = {}
+    for words, rows in categories():
+        for row in rows:
+            shared.setdefault(row, []).extend(words)
+    return shared
 
 
 def say(template: str, phrase: str) -> str:
@@ -111,7 +155,7 @@ class Emoji:
         if not Path(font).is_file():
             raise FileNotFoundError(f"Emoji: no font at {font}; run: {INSTALL}")
         self.size, self.font = size, ImageFont.truetype(str(font), STRIKE)
-        told = hashlib.sha256(repr((table(), TEMPLATES, PER_PHRASE)).encode()).hexdigest()
+        told = hashlib.sha256(repr([captions(entry) for entry in table()]).encode()).hexdigest()
         self.digest = digest_of("Emoji", VERSION, size, file_digests([Path(font)]), told)
 
     def __len__(self) -> int:
@@ -136,9 +180,26 @@ class Emoji:
 
 
 def captions(entry: Entry) -> tuple[str, ...]:
+    """The captions of one picture: its own, then those that it shares with the others of its categories."""
+    return tuple(dict.fromkeys((*own_captions(entry), *general_captions(entry))))
+
+
+def own_captions(entry: Entry) -> tuple[str, ...]:
     """The name in every template, then each other phrase in the plain ones and some of the rest, by its hash."""
     found = [say(template, entry.name) for template in TEMPLATES]
     for phrase in entry.others:
-        rest = sorted(TEMPLATES[2:], key=lambda t: hashlib.sha256(f"{phrase}\n{t}".encode()).digest())
-        found += [say(template, phrase) for template in (*TEMPLATES[:2], *rest[: PER_PHRASE - 2])]
+        found += _said(phrase, PER_PHRASE)
     return tuple(dict.fromkeys(found))
+
+
+def general_captions(entry: Entry) -> tuple[str, ...]:
+    """The phrases of the categories of a picture, each in the plain templates and some of the rest, by its hash."""
+    (row,) = _rows()[entry.char]
+    return tuple(dict.fromkeys(text for phrase in _general().get(row, ()) for text in _said(phrase, PER_GENERAL)))
+
+
+@cache
+def _said(phrase: str, count: int) -> list[str]:
+    """Return a phrase in ``count`` templates: the two plain ones, and some of the rest, by its hash."""
+    rest = sorted(TEMPLATES[2:], key=lambda t: hashlib.sha256(f"{phrase}\n{t}".encode()).digest())
+    return [say(template, phrase) for template in (*TEMPLATES[:2], *rest[: count - 2])]

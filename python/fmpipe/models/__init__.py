@@ -4,6 +4,7 @@ from fmpipe.models.checkpoint import load_checkpoint
 from fmpipe.models.dimr import DiMR
 from fmpipe.models.dimr_stage import StageConfig
 from fmpipe.models.dit import DiT
+from fmpipe.models.mixture_head import Mixture, MixtureHead
 from fmpipe.models.networks import CheckpointError, Networks
 from fmpipe.models.presets import PRESETS, Preset, build
 from fmpipe.models.text_head import LinearHead, TextHead, VariationalHead
@@ -14,6 +15,8 @@ __all__ = [
     "DiMR",
     "DiT",
     "LinearHead",
+    "Mixture",
+    "MixtureHead",
     "Networks",
     "Preset",
     "StageConfig",

@@ -121,6 +121,15 @@ class VariationalHead(ModelMixin, ConfigMixin):
 
     def forward(self, states: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return mu and logvar, (B, C, H, W) each. states: (B, tokens, width). mask: (B, tokens), zero for padding."""
+        moments = self.moments(states, self.checked_mask(states, mask))
+        mu, logvar = moments.view(-1, 2, *self.config.latent_shape).unbind(1)
+        if self.config.mu_rms is not None:
+            rms = mu.float().square().mean((1, 2, 3), keepdim=True).sqrt().clamp_min(1e-6)
+            mu = (mu * (self.config.mu_rms / rms)).to(logvar.dtype)
+        return mu, logvar if self.config.std_range is None else self.within_range(logvar)
+
+    def checked_mask(self, states: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Return the mask as bool, or None; raise ValueError if states or mask have another shape than expected."""
         expected = (self.config.tokens, self.config.width)
         if states.dim() != 3 or states.shape[1:] != expected:
             raise ValueError(
@@ -129,15 +138,28 @@ class VariationalHead(ModelMixin, ConfigMixin):
         if mask is not None and (not isinstance(mask, Tensor) or mask.shape != states.shape[:2]):
             got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
             raise ValueError(f"{type(self).__name__}: mask must be a tensor of {tuple(states.shape[:2])}, got {got}")
-        moments = self.moments(states, None if mask is None else mask != 0)
-        mu, logvar = moments.view(-1, 2, *self.config.latent_shape).unbind(1)
-        if self.config.mu_rms is not None:
-            rms = mu.float().square().mean((1, 2, 3), keepdim=True).sqrt().clamp_min(1e-6)
-            mu = (mu * (self.config.mu_rms / rms)).to(logvar.dtype)
-        if self.config.std_range is not None:
-            low, high = (2 * log(std) for std in self.config.std_range)
-            logvar = low + (high - low) * logvar.sigmoid()
-        return mu, logvar
+        return None if mask is None else mask != 0
+
+    def within_range(self, logvar: Tensor) -> Tensor:
+        """Return logvars between those of ``std_range``, from numbers without bounds."""
+        low, high = (2 * log(std) for std in self.config.std_range)
+        return low + (high - low) * logvar.sigmoid()
+
+    def drawn(
+        self, states: Tensor, mask: Tensor | None, uniform: Tensor | None, diversity: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """Return mu and logvar of a random component of a mixture; this base has a single one, that of ``forward``.
+
+        uniform: (B,), random numbers in [0, 1). diversity: temperature of the components' weights.
+        """
+        return self(states, mask)
+
+    def fitted(self, states: Tensor, mask: Tensor | None, targets: Tensor, temperature: float) -> tuple:
+        """Return mu and logvar for training with known images, a loss or None, and numbers for the log.
+
+        Only mixtures use targets (B, C, H, W), what mu should be, and temperature.
+        """
+        return *self(states, mask), None, {}
 
     def reset_parameters(self) -> None:
         """Set CrossFlow's initial values (:func:`fmpipe.models.layers.reset`): z0 starts near N(0, I)."""

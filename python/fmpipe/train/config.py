@@ -197,7 +197,11 @@ class Losses:
     dino: float = key("weight of the DINO soft-target loss; needs contrastive or teacher", 0.0)
     norm: float = key("weight of (|v_pred| - |v_target|)^2", 0.0)
     anchor: float = key("weight of the squared distance of mu to the image's latent", 0.0)
-    match: float = key("weight of the loss that makes mu nearest to its own image among the batch", 0.0)
+    match: float = key(
+        "weight of the loss that makes mu nearest to its own image among the batch; of a mixture: -log of its density "
+        "at the image",
+        0.0,
+    )
     repa: float = key("weight of the REPA loss: aligns a block of the velocity network with teacher's patches", 0.0)
     kl_kind: Literal["standard", "crossflow"] = key("formula of the KL divergence", "standard")
     kl_warmup: float = key("share of the steps in which the weight of the KL rises from 0", 0.1)
@@ -338,8 +342,10 @@ class Flow:
         "items: validate on held-out images; captions: train on all images, validate on held-out captions", "items"
     )
     token_dropout: float = key("share of the tokens that are masked out in training", 0.0)
-    head_kind: Literal["transformer", "linear"] = key(
-        "transformer: CrossFlow's text head; linear: three linear layers", "transformer"
+    head_kind: Literal["transformer", "linear", "mixture"] = key(
+        "transformer: CrossFlow's text head; linear: three linear layers; mixture: a Gaussian for each of several "
+        "meanings of a text, which needs losses.match",
+        "transformer",
     )
     head: dict[str, Any] = key("arguments of the text head, for example std_range, mu_rms, hidden", factory=dict)
     net: dict[str, Any] = key("arguments of the velocity network DiMR: stage_configs", factory=dict)

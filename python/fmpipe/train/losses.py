@@ -14,6 +14,7 @@ from fmkernels.ops.path import VelocityStats
 
 MAX_LOG_TEMPERATURE = math.log(100.0)  # CLIP's bound: beyond it, one pair of a batch has the whole gradient
 GAMMA = 5.0  # of min-SNR
+MATCH_TEMPERATURE = 0.1  # mean squared difference of latents that counts as one nat
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -197,7 +198,7 @@ def turned(z1: Tensor, degrees: float) -> Tensor:
     return torch.stack([c * a - s * b, s * a + c * b], 2).flatten(1, 2)
 
 
-def match(mu: Tensor, z1: Tensor, temperature: float = 0.1, own: Tensor | None = None) -> Tensor:
+def match(mu: Tensor, z1: Tensor, temperature: float = MATCH_TEMPERATURE, own: Tensor | None = None) -> Tensor:
     """Return the cross-entropy of ``-mean((mu[b] - z1[n])²) / temperature`` over n, with its own image as the label.
 
     mu: (B, ...). z1: (N, ...). own: (B,), the index in z1 of the image of mu[b]; b if None. A squared error alone

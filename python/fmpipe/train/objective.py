@@ -141,7 +141,8 @@ class FlowObjective(nn.Module):
         """
         config, net, ends = self.config, self.velocity_net, z1 if ends is None else ends
         states, mask = self.texts(mask, states, ids, prefix)
-        means, mu, logvar = _moments(self.text_head, states, mask, rows)
+        targets = _targets(config, z1, candidates, own)
+        means, mu, logvar, nll, mixed = _moments(self.text_head, states, mask, rows, targets)
         z0, kl, head_stats = reparameterize(mu, logvar, eps=eps)
         if pairs is True:
             return Outcome({}, {"pairs": losses.pairs(self.project(z0), self.tower(z1))})
@@ -157,7 +158,8 @@ class FlowObjective(nn.Module):
         weight = edge_weight(t, config.edge_weight) if config.edge_weight else None
         flow, stats = losses.flow(velocities, target, targets, t, weight)
         v = velocities[-1].float()
-        parts, metrics = {"flow": flow, **_text_losses(config, means, mu, logvar, kl, z1, candidates, own)}, {}
+        text_losses = _text_losses(config, means, mu, logvar, kl, z1, candidates, own, nll)
+        parts, metrics = {"flow": flow, **text_losses}, mixed
         if pixels is not None:
             features, patches = self._from_pixels(pixels, end_pixels, end_rows)
         if config.contrastive or config.dino:
@@ -165,7 +167,8 @@ class FlowObjective(nn.Module):
         if config.contrastive:
             parts["contrastive"] = losses.contrastive(text, self.tower(z1), self.log_temperature, pairs, at)
         if config.dino:
-            parts["dino"], metrics = self._dino(text, z1 if self.external is None else features)
+            parts["dino"], entropies = self._dino(text, z1 if self.external is None else features)
+            metrics |= entropies
         if config.repa:
             parts["repa"] = self.repa(hidden, patches)
         if config.norm:
@@ -256,10 +259,11 @@ class HeadObjective(nn.Module):
         **of_the_flow: Tensor,
     ) -> Outcome:
         """Return the outcome of a batch; the arguments are those of :class:`FlowObjective`."""
-        means, mu, logvar = _moments(self.text_head, states, mask, rows)
+        targets = _targets(self.config, z1, candidates, own)
+        means, mu, logvar, nll, mixed = _moments(self.text_head, states, mask, rows, targets)
         z0, kl, stats = reparameterize(mu, logvar, eps=eps)
-        parts = _text_losses(self.config, means, mu, logvar, kl, z1, candidates, own)
-        return Outcome(parts, {"states": states, "mu": mu, "logvar": logvar, "z0": z0, "z1": z1}, [stats])
+        parts = _text_losses(self.config, means, mu, logvar, kl, z1, candidates, own, nll)
+        return Outcome(parts, {"states": states, "mu": mu, "logvar": logvar, "z0": z0, "z1": z1}, [stats], mixed)
 
     def after_step(self) -> None: ...
 
@@ -282,10 +286,21 @@ def _with_frozen(objective: FlowObjective, state: dict[str, Tensor], prefix: str
         state.setdefault(prefix + name, p.detach())
 
 
-def _moments(head: VariationalHead, states: Tensor, mask: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the means of all texts, and mu and logvar of the batch's rows."""
-    means, logvar = (x.float() for x in head(states, mask))
-    return (means, means, logvar) if rows is None else (means, means[rows], logvar[rows])
+def _targets(config: Losses, z1: Tensor, candidates: Tensor | None, own: Tensor | None) -> Tensor:
+    """Return what mu of every text should be: the turned latent of its own image."""
+    if candidates is not None:
+        z1 = candidates if own is None else candidates[own]
+    return losses.turned(z1, config.turn)
+
+
+def _moments(head: VariationalHead, states: Tensor, mask: Tensor, rows: Tensor | None, targets: Tensor) -> tuple:
+    """Return the means of all texts, mu and logvar of the batch's rows, the mixture's loss or None, its statistics.
+
+    A mixture has those of the component that fits the image, so that the flow connects each component with an image.
+    """
+    means, logvar, nll, mixed = head.fitted(states, mask, targets, losses.MATCH_TEMPERATURE)
+    means, logvar = means.float(), logvar.float()
+    return means, *((means, logvar) if rows is None else (means[rows], logvar[rows])), nll, mixed
 
 
 def _text_losses(
@@ -297,17 +312,22 @@ def _text_losses(
     z1: Tensor,
     candidates: Tensor | None,
     own: Tensor | None,
+    nll: Tensor | None,
 ) -> dict[str, Tensor]:
-    """Return the losses of the text head that need no flow. means: of all texts; mu, logvar, kl, z1: of the batch."""
+    """Return the losses of the text head that need no flow.
+
+    means: of all texts; mu, logvar, kl, z1: of the batch; nll: the loss of a mixture, which has its own ``match``.
+    """
     parts = {}
     if config.kl:
         crossflow = config.kl_kind == "crossflow"
         parts["kl"] = losses.kl_crossflow(mu, logvar) if crossflow else losses.kl_standard(mu, logvar, kl)
-    if config.anchor or config.match:
-        targets = losses.turned(z1 if candidates is None else candidates, config.turn)
     if config.anchor:
-        parts["anchor"] = losses.anchor(means, targets if own is None else targets[own])
-    if config.match:
+        parts["anchor"] = losses.anchor(means, _targets(config, z1, candidates, own))
+    if config.match and nll is not None:
+        parts["match"] = nll
+    elif config.match:
+        targets = losses.turned(z1 if candidates is None else candidates, config.turn)
         parts["match"] = losses.match(means, targets, own=own)
     return parts
 

@@ -12,7 +12,7 @@ from fmkernels.flow import Sample, Trace, sample, uniform
 from fmpipe import metrics
 from fmpipe.data.cache import Prompts, weights_sha256
 from fmpipe.data.rebuilt import REBUILT
-from fmpipe.models import DiMR, LinearHead, TextHead, VariationalHead
+from fmpipe.models import DiMR, LinearHead, MixtureHead, TextHead, VariationalHead
 from fmpipe.pipeline import FlowPipeline
 from fmpipe.train.batches import FlowBatches, drawn
 from fmpipe.train.config import LOSSES, Config, Flow
@@ -28,7 +28,9 @@ SAMPLING = {"schedule": "uniform", "solver": "ab2", "num_inference_steps": 20}  
 
 
 def build_head(settings: Flow, encoder, latent_shape: tuple[int, int, int]) -> VariationalHead:
-    kind = {"transformer": TextHead, "linear": LinearHead}[settings.head_kind]
+    if settings.head_kind == "mixture" and not settings.losses.match:
+        raise ValueError("flow.head_kind 'mixture' learns its weights from the loss match: set flow.losses.match")
+    kind = {"transformer": TextHead, "linear": LinearHead, "mixture": MixtureHead}[settings.head_kind]
     return kind(width=encoder.dim, tokens=encoder.tokens, latent_shape=latent_shape, **settings.head)
 
 
@@ -43,6 +45,9 @@ class TextToImageStage(Stage):
         self.states = inputs.states(self.encoder, self.latents)
         self.shape = (self.vae.channels, *self.latents.moments.shape[2:])
         self.head = build_head(settings, self.encoder, self.shape)
+        if isinstance(self.head, MixtureHead):
+            moments = self.latents.moments[torch.tensor(inputs.train)]
+            self.head.start_from(turned(self.vae.mode(moments), settings.losses.turn))
         inputs.load_start(text_head=self.head)
         self.train, self.val = inputs.train, inputs.val
         self.train_captions = self.val_captions = None

@@ -1,0 +1,216 @@
+"""A text head whose z0 is a mixture of Gaussians: a vague text has several sharp meanings, not their average."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log, prod
+
+import torch
+import torch.nn.functional as F
+from diffusers.configuration_utils import register_to_config
+from torch import Tensor, nn
+
+from fmkernels import Linear
+from fmpipe.models.layers import check_positive
+from fmpipe.models.text_head import VariationalHead
+
+LLOYD = 20  # iterations of k-means at most
+FIRST_STD = 0.5  # sigma before training, without std_range
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """``q(z0 | text) = Σ_m w_m N(mu_m, σ_m²)`` of B texts, with M components of n elements.
+
+    log_weights: (B, M). values: (M, n); offset: (B, n), what the text adds to all of them, or None. logvars: (M, n).
+    shape: that of a latent, (C, H, W). mu_rms: every mean is rescaled to this rms, unless it is None.
+    """
+
+    log_weights: Tensor
+    values: Tensor
+    offset: Tensor | None
+    logvars: Tensor
+    shape: tuple[int, int, int]
+    mu_rms: float | None = None
+
+    def component(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mu and logvar, (B, C, H, W), of one component for each text. chosen: (B,)."""
+        mu = self.values[chosen] if self.offset is None else self.values[chosen] + self.offset
+        if self.mu_rms is not None:
+            mu = mu * (self.mu_rms / mu.square().mean(1, keepdim=True).sqrt().clamp_min(1e-6))
+        return mu.unflatten(1, self.shape), self.logvars[chosen].unflatten(1, self.shape)
+
+    def most_likely(self) -> Tensor:
+        return self.log_weights.argmax(1)
+
+    def drawn(self, uniform: Tensor, diversity: float = 1.0, min_weight: float = 0.0) -> Tensor:
+        """Return a component for each text, (B,), by the inverse of the cumulative weights. uniform: (B,) in [0, 1).
+
+        diversity: temperature of the weights; 0 selects the most likely component. min_weight: components whose weight,
+        at this temperature, is below this share of the largest one are left out. A text that fits one component well
+        then always gets that one, and a vague text any of those that fit about equally.
+        """
+        if diversity == 0:
+            return self.most_likely()
+        weights = (self.log_weights.double() / diversity).softmax(1)
+        weights = weights * (weights >= min_weight * weights.amax(1, keepdim=True))
+        sums = weights.cumsum(1)
+        return torch.searchsorted(sums, uniform.to(sums)[:, None] * sums[:, -1:], right=True)[:, 0].clamp_max(
+            weights.shape[1] - 1
+        )
+
+    def distances(self, z: Tensor) -> Tensor:
+        """Return ``mean((mu_m - z)²)`` over the elements, (B, M). z: (B, C, H, W)."""
+        z = z.flatten(1).to(self.values.dtype)
+        if self.mu_rms is None:
+            return torch.cdist(z if self.offset is None else z - self.offset, self.values).square() / z.shape[1]
+        means = self.values[None] if self.offset is None else self.values + self.offset[:, None]
+        means = means * (self.mu_rms / means.square().mean(2, keepdim=True).sqrt().clamp_min(1e-6))
+        return (means - z[:, None]).square().mean(2)
+
+    def statistics(self, chosen: Tensor) -> dict[str, Tensor]:
+        """Return the numbers for the log. chosen: (B,), the components that fit the images of the texts.
+
+        ``mix/entropy``: mean entropy of the weights, in nats. ``mix/used``: exp of the entropy of the mean weights, the
+        number of components in use. ``mix/agree``: share of the texts whose most likely component is the chosen one.
+        ``mix/kl_upper``, ``mix/kl_lower``: bounds of KL(q(z0 | text) ‖ N(0, I)), per element.
+        """
+        weights = self.log_weights.exp()
+        entropy = -(weights * self.log_weights).sum(1)
+        mean = weights.mean(0)
+        upper = self.kl_upper()
+        return {
+            "mix/entropy": entropy.mean(),
+            "mix/used": (-(mean * mean.clamp_min(1e-30).log()).sum()).exp(),
+            "mix/agree": (self.most_likely() == chosen).float().mean(),
+            "mix/kl_upper": upper.mean(),
+            "mix/kl_lower": (upper - entropy / self.values.shape[1]).clamp_min(0).mean(),
+        }
+
+    def kl_upper(self) -> Tensor:
+        """Return ``Σ_m w_m KL(N(mu_m, σ_m²) ‖ N(0, I))`` per element, (B,), at least the KL of the mixture (convexity).
+
+        The KL of the mixture is smaller by the mutual information of z0 and the component, which is at most the entropy
+        of the weights and close to it if the components hardly overlap.
+        """
+        squares = self.distances(torch.zeros(len(self.log_weights), *self.shape, device=self.values.device))
+        spread = 0.5 * (self.logvars.exp() - 1 - self.logvars).mean(1)
+        return (self.log_weights.exp() * (0.5 * squares + spread)).sum(1)
+
+
+class MixtureHead(VariationalHead):
+    """Attention of a text over a memory of M learned keys and values, which are the components of a mixture.
+
+    ``w = softmax(keys · x)`` and ``mu_m = values_m + offset(x)``, where x is the mean of the tokens, scaled to length
+    √width. ``forward`` returns the most likely component, ``drawn`` a random one, and ``fitted`` the one that fits an
+    image best, with which the flow is trained.
+
+    Args:
+        components: M. :meth:`start_from` sets the values before training: to the latents of the images, or to M means
+            of groups of them, if there are more.
+        hidden: width of two hidden layers that compute the text's own offset, for data sets with more images than
+            components. None: no offset, all that a text does is to select a component.
+        min_weight: components whose weight is below this share of the largest one are never drawn.
+        dropout: of the pooled text, and after both GELUs of the offset.
+    """
+
+    @register_to_config
+    def __init__(
+        self,
+        width: int = 768,
+        tokens: int = 77,
+        latent_shape: Sequence[int] = (4, 32, 32),
+        components: int = 256,
+        hidden: int | None = None,
+        min_weight: float = 0.1,
+        mu_rms: float | None = None,
+        std_range: Sequence[float] | None = None,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        check_positive("MixtureHead", width=width, tokens=tokens, components=components)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"MixtureHead: dropout must be in [0, 1), got {dropout!r}")
+        if not 0 <= min_weight <= 1:
+            raise ValueError(f"MixtureHead: min_weight must be in [0, 1], got {min_weight!r}")
+        size = prod(latent_shape)
+        self.gate = Linear(width, components)
+        self.nodecay_values = nn.Parameter(torch.empty(components, size))
+        self.nodecay_sigma = nn.Parameter(torch.empty(components, 1))
+        self.offset = None
+        if hidden:
+            layers = Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), Linear(hidden, hidden), nn.GELU()
+            self.offset = nn.Sequential(*layers, nn.Dropout(dropout), Linear(hidden, size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set random values, a gate without preference, no offset, and sigma in the middle of its range."""
+        super().reset_parameters()
+        nn.init.normal_(self.nodecay_values)
+        nn.init.constant_(self.nodecay_sigma, 0.0 if self.config.std_range else 2 * log(FIRST_STD))
+        nn.init.zeros_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
+        if self.offset is not None:
+            nn.init.zeros_(self.offset[-1].weight)
+            nn.init.zeros_(self.offset[-1].bias)
+
+    @torch.no_grad()
+    def start_from(self, latents: Tensor) -> None:
+        """Set the values to the latents (N, C, H, W) of the training images, or to M means of groups of them (k-means).
+
+        Raises ValueError if there are fewer images than components.
+        """
+        x, count = latents.flatten(1).to(self.nodecay_values), len(self.nodecay_values)
+        if len(x) < count:
+            raise ValueError(
+                f"MixtureHead: components must be at most the number of training images, {len(x)}, got {count}"
+            )
+        first = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:count].sort().values
+        centres, group = x[first.to(x.device)].clone(), None
+        for _ in range(LLOYD if len(x) > count else 0):
+            nearest = torch.cdist(x, centres).argmin(1)
+            if group is not None and torch.equal(nearest, group):
+                break
+            group = nearest
+            sizes = torch.bincount(group, minlength=count)[:, None]
+            sums = torch.zeros_like(centres).index_add_(0, group, x)
+            centres = torch.where(sizes > 0, sums / sizes.clamp_min(1), centres)
+        self.nodecay_values.copy_(centres)
+
+    def mixture(self, states: Tensor, mask: Tensor | None = None) -> Mixture:
+        """Return the mixtures of texts. states: (B, tokens, width). mask: (B, tokens), zero for padding."""
+        keep = self.checked_mask(states, mask)
+        x = states if keep is None else states.masked_fill(~keep[..., None], 0)
+        x = F.normalize(x.sum(1), dim=-1) * self.config.width**0.5
+        offset = None if self.offset is None else self.offset(x).float()
+        scores = self.gate(F.dropout(x, self.config.dropout, self.training))
+        logvars = self.nodecay_sigma.float().expand_as(self.nodecay_values)
+        if self.config.std_range is not None:
+            logvars = self.within_range(logvars)
+        shape = tuple(self.config.latent_shape)
+        values = self.nodecay_values.float()
+        return Mixture(scores.float().log_softmax(1), values, offset, logvars, shape, self.config.mu_rms)
+
+    def forward(self, states: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return mu and logvar, (B, C, H, W) each, of the most likely component; arguments as :meth:`mixture`."""
+        mixture = self.mixture(states, mask)
+        return mixture.component(mixture.most_likely())
+
+    def drawn(
+        self, states: Tensor, mask: Tensor | None, uniform: Tensor, diversity: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        mixture = self.mixture(states, mask)
+        return mixture.component(mixture.drawn(uniform.to(mixture.values.device), diversity, self.config.min_weight))
+
+    def fitted(self, states: Tensor, mask: Tensor | None, targets: Tensor, temperature: float) -> tuple:
+        """Return mu and logvar of the components that fit the images, the loss, and the statistics.
+
+        The component of a text is ``argmax_m log w_m - d_m / temperature`` with ``d_m = mean((mu_m - target)²)``, the
+        posterior's most likely one. The loss is ``-log Σ_m w_m exp(-d_m / temperature)``: a text learns the weights of
+        all images that it occurs with. targets: (B, C, H, W).
+        """
+        mixture = self.mixture(states, mask)
+        scores = mixture.log_weights - mixture.distances(targets.detach()) / temperature
+        chosen = scores.detach().argmax(1)
+        with torch.no_grad():
+            statistics = mixture.statistics(chosen)
+        return *mixture.component(chosen), -scores.logsumexp(1).mean(), statistics
