@@ -11,7 +11,21 @@ from typer.testing import CliRunner
 
 from fmpipe import evaluate
 from fmpipe.cli import app
-from fmpipe.data.emoji import FONT, NEW_TEMPLATES, PER_PHRASE, TEMPLATES, Emoji, captions, say, table, with_article
+from fmpipe.data.emoji import (
+    FONT,
+    NEW_TEMPLATES,
+    PER_PHRASE,
+    TEMPLATES,
+    Emoji,
+    captions,
+    categories,
+    general_captions,
+    own_captions,
+    rows_of,
+    say,
+    table,
+    with_article,
+)
 
 needs_font = pytest.mark.skipif(not Path(FONT).is_file(), reason="needs the font: apt install fonts-noto-color-emoji")
 
@@ -22,8 +36,9 @@ def test_one_phrase_names_one_picture():
         assert len({getattr(entry, what) for entry in table()}) == len(table())
     phrases = Counter(phrase for entry in table() for phrase in (entry.name, *entry.others))
     assert [phrase for phrase, count in phrases.items() if count > 1] == []
-    told = Counter(caption for entry in table() for caption in set(captions(entry)))
+    told = Counter(caption for entry in table() for caption in set(own_captions(entry)))
     assert [caption for caption, count in told.items() if count > 1] == []
+    assert not told.keys() & {caption for entry in table() for caption in general_captions(entry)}
 
 
 @pytest.mark.parametrize("entry", [table()[0], table()[-1]], ids=lambda entry: entry.name)
@@ -57,24 +72,56 @@ def test_what_is_asked_was_never_trained_on():
     trained = {caption.lower() for entry in table() for caption in captions(entry)}
     assert not set(NEW_TEMPLATES) & set(TEMPLATES)
     assert not trained & {question.prompt.lower() for question in evaluate.new_templates()}
-    asked = evaluate.paraphrases()
-    assert len({question.prompt for question in asked}) == 100
-    assert not trained & {question.prompt.lower() for question in asked}
+    asked = [question for group in ("paraphrase", "combination", "none") for question in evaluate.prompts(group)]
+    assert len({question.prompt for question in asked}) == len(asked) > 300
+    known = trained & {question.prompt.lower() for question in asked}
+    assert not known, known
+    assert {question.half for question in asked} == {"tune", "unseen"}
+    assert [question.prompt for question in asked if not question.rows] == [q.prompt for q in evaluate.prompts("none")]
+
+
+def test_categories_have_many_pictures_and_share_no_phrase_with_one():
+    own = {phrase for entry in table() for phrase in (entry.name, *entry.others)}
+    shared = [phrase for words, _ in categories() for phrase in words]
+    assert len(set(shared)) == len(shared)
+    assert not own & set(shared)
+    assert min(len(rows) for _, rows in categories()) > 1
+    rows = dict(zip(shared, (rows for words, rows in categories() for _ in words), strict=True))
+    cat, car = (next(k for k, e in enumerate(table()) if e.name == name) for name in ("cat", "car"))
+    assert cat in rows["animal"]
+    assert car not in rows["animal"]
+    assert "an animal" in general_captions(table()[cat])
+
+
+def test_rows_are_given_by_name_emoji_or_subgroup():
+    name, char = table()[0].name, table()[1].char
+    subgroup = rows_of(["@cat-face"])
+    assert rows_of([name, char]) == {0, 1}
+    assert len(subgroup) == 6
+    assert rows_of(["@cat-face", f"-{table()[min(subgroup)].name}"]) == subgroup - {min(subgroup)}
+    with pytest.raises(KeyError, match="doggo"):
+        rows_of(["doggo"])
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("a pet that meows cat\n", "line 1: expected"), ("a pet\tcat\nman's best friend\tdoggo\n", "line 2: .*doggo")],
+    [
+        ("a pet that meows\tcat\nman's best friend\tdog, doggo\n", "line 2: .*no image 'doggo'"),
+        ("a bird\t@bird\n", "line 1: .*'@bird'"),
+    ],
 )
-def test_a_wrong_list_of_paraphrases_is_named(text, said, tmp_path):
+def test_a_wrong_list_of_prompts_is_named(text, said, tmp_path):
     (tmp_path / "more.tsv").write_text(text)
     with pytest.raises(ValueError, match=rf"more\.tsv, {said}"):
-        evaluate.paraphrases(tmp_path / "more.tsv")
+        evaluate.own_prompts(tmp_path / "more.tsv")
 
 
-def test_paraphrases_may_name_a_picture_by_itself(tmp_path):
-    (tmp_path / "more.tsv").write_text(f"somebody happy\t{table()[0].char}\n", encoding="utf-8")
-    assert evaluate.paraphrases(tmp_path / "more.tsv") == [("somebody happy", 0)]
+def test_own_prompts_accept_several_pictures_or_none(tmp_path):
+    (tmp_path / "more.tsv").write_text(f"somebody happy\t{table()[0].char}, {table()[1].name}\n\nx\n", encoding="utf-8")
+    assert evaluate.own_prompts(tmp_path / "more.tsv") == [("somebody happy", {0, 1}, ""), ("x", frozenset(), "")]
+    (tmp_path / "none.tsv").write_text("\n")
+    with pytest.raises(ValueError, match=r"none\.tsv contains no prompts"):
+        evaluate.own_prompts(tmp_path / "none.tsv")
 
 
 def test_emoji_says_what_is_missing(tmp_path):
@@ -145,15 +192,35 @@ def test_check_finds_a_doubled_scale(default, tmp_path):
 @pytest.mark.slow
 def test_evaluate_tells_right_from_wrong(default, monkeypatch, tmp_path):
     """A few questions only: the floors are fmpipe evaluate's to ask for."""
-    monkeypatch.setattr(evaluate, "training_captions", lambda **_: [evaluate.Question("a cat", 0)])
-    rows = {entry.name: row for row, entry in enumerate(table())}
+    rows = {entry.name: frozenset([row]) for row, entry in enumerate(table())}
+    red = evaluate.Question("a blue heart", rows["red heart"])
+    monkeypatch.setattr(evaluate, "training_captions", lambda **_: [evaluate.Question("a cat", frozenset([0]))])
     monkeypatch.setattr(evaluate, "new_templates", lambda **_: [evaluate.Question("a red heart", rows["red heart"])])
-    monkeypatch.setattr(evaluate, "paraphrases", lambda path: [evaluate.Question("a blue heart", rows["red heart"])])
-    result = CliRunner().invoke(app, ["evaluate", "--steps", "8", "--out", str(tmp_path / "e.json")])
+    monkeypatch.setattr(evaluate, "prompts", lambda group: [red] if group == "paraphrase" else [red, red])
+    monkeypatch.setattr(evaluate, "WAYS", (("a red heart", "a red heart"),))
+    (tmp_path / "own.tsv").write_text("a blue heart\tblue heart, red heart\n")
+    options = ["--paraphrases", str(tmp_path / "own.tsv"), "--sheet", str(tmp_path / "sheet.png")]
+    result = CliRunner().invoke(app, ["evaluate", "--steps", "8", "--out", str(tmp_path / "e.json"), *options])
     assert result.exit_code == 1, result.output
     report = json.loads((tmp_path / "e.json").read_text())
     found = {figure["name"]: figure["value"] for figure in report["figures"]}
     assert found["training captions: right"] == 0
     assert found["new templates: right"] == 1
     assert (found["paraphrases: right"], found["paraphrases: right or same subgroup"]) == (0, 1)
-    assert [answer["right"] for answer in report["answers"]] == [False, True, False]
+    assert found["your prompts: right"] == 1
+    assert found["general words: different pictures from 8 seeds"] == 1
+    assert found["interpolation: blurred of 8 pictures, mean over pairs"] == 0
+    assert len(report["answers"]) == 3 + 2 * 8 + 2 + 2 + 1
+    assert (tmp_path / "sheet.png").stat().st_size > 10_000
+
+
+@needs_font
+def test_a_mixture_of_two_pictures_is_blurred():
+    source = Emoji()
+    truth = torch.stack([source[k].image for k in range(0, 600, 100)]) / 127.5 - 1
+    judge = evaluate.Judge(truth)
+    pictures = truth / 2 + 0.5
+    question = evaluate.Question("", frozenset([200]))
+    (sharp,) = judge((pictures[2:3] + 0.01).clamp(0, 1), [question])
+    (mixed,) = judge((pictures[2:3] + pictures[4:5]) / 2, [question])
+    assert (sharp["blurred"], mixed["blurred"]) == (False, True)

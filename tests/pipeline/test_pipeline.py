@@ -446,3 +446,50 @@ def test_noise_in_interpolation_and_arithmetic_is_the_generators(pipe):
         made = [call(num_inference_steps=1, output_type="latent", generator=g) for g in (None, seeded(1), seeded(1))]
         assert torch.equal(made[1].z0, made[2].z0)
         assert not torch.equal(made[0].z0, made[1].z0)
+
+
+@pytest.fixture(scope="module")
+def mixed(pipe):
+    """A pipeline with a mixture of three components, two of which fit every prompt."""
+    from fmpipe.models import MixtureHead
+
+    given = pipe.text_head.config
+    head = MixtureHead(given.width, given.tokens, given.latent_shape, components=3, min_weight=0.2).eval()
+    with torch.no_grad():
+        head.gate.bias.copy_(torch.tensor([1.0, 0.9, -3.0]))
+    made = FlowPipeline(pipe.text_encoder, head, pipe.velocity_net, pipe.vae)
+    made.set_progress_bar_config(disable=True)
+    return made
+
+
+def chosen(pipe, out):
+    """The components of the images."""
+    return torch.cdist(out.mu.flatten(1), pipe.text_head.nodecay_values).argmin(1).tolist()
+
+
+def test_a_mixture_draws_its_components_and_the_same_ones_again(mixed):
+    first, again = (run(mixed, num_images_per_prompt=12, generator=[seeded(i) for i in range(12)]) for _ in range(2))
+    assert torch.equal(first.z1, again.z1)
+    assert set(chosen(mixed, first)) == {0, 1}
+    alone = run(mixed, generator=[seeded(5)])
+    assert chosen(mixed, alone)[0] == chosen(mixed, first)[5]
+    torch.testing.assert_close(alone.z1, first.z1[5:6], atol=1e-4, rtol=1e-4)
+    one = run(mixed, num_images_per_prompt=12, generator=seeded())
+    assert set(chosen(mixed, one)) == {0, 1}
+
+
+def test_diversity_and_the_mean_select_the_most_likely_component(mixed):
+    options = {"num_images_per_prompt": 12, "generator": [seeded(i) for i in range(12)]}
+    assert set(chosen(mixed, run(mixed, diversity=0, **options))) == {0}
+    assert set(chosen(mixed, run(mixed, diversity=100, **options))) == {0, 1, 2}
+    mean = run(mixed, z0_mode="mean")
+    assert torch.equal(mean.z0[0].flatten(), mixed.text_head.nodecay_values[0])
+    with pytest.raises(ValueError, match="diversity must be 0 or more, got -1"):
+        run(mixed, diversity=-1)
+
+
+def test_a_saved_mixture_draws_the_same(mixed, tmp_path):
+    mixed.save_pretrained(tmp_path)
+    loaded = FlowPipeline.from_pretrained(tmp_path)
+    loaded.set_progress_bar_config(disable=True)
+    assert torch.equal(run(loaded, generator=seeded(3)).z1, run(mixed, generator=seeded(3)).z1)

@@ -556,3 +556,31 @@ def test_a_resumed_run_goes_on_in_its_trackers(tiny, tmp_path, monkeypatch):
         client = mlflow.MlflowClient((folder.parent / "mlruns").as_uri())
         (found,) = client.search_runs([x.experiment_id for x in client.search_experiments()])
         assert {x.step for x in client.get_metric_history(found.info.run_id, "loss/flow")} == set(range(1, 7))
+
+
+# --- a mixture head
+
+MIXTURE = ("flow.head_kind=mixture", "flow.head={components: 6, hidden: 16, std_range: [0.3, 0.4]}")
+
+
+@pytest.mark.parametrize("stages", ["[flow]", "[head, flow]"])
+def test_a_mixture_head_trains_and_a_cut_run_ends_with_the_same_bits(tiny, tmp_path, stages):
+    more = [f"stages={stages}", "flow.head_optim.steps=4", "flow.head_optim.batch=8", "every.log=1"]
+    whole = check_resumed(changed(tiny, tmp_path, *MIXTURE, *QUICK, "every.save=2", *more), tmp_path)
+    stage = "head" if "head" in stages else "flow"
+    log = [line for line in read_log(f"{whole.out}/{stage}") if line["step"]]
+    assert {"mix/entropy", "mix/used", "mix/agree", "mix/kl_upper", "mix/kl_lower"} <= log[-1].keys()
+    assert log[-1]["loss/match"] < log[0]["loss/match"]
+    assert log[-1]["mix/kl_lower"] <= log[-1]["mix/kl_upper"]
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("flow.losses.match=0", "flow.head_kind 'mixture' learns its weights from the loss match"),
+        ("flow.head={components: 5000}", "components must be at most the number of training images"),
+    ],
+)
+def test_a_mixture_head_that_cannot_be_trained_is_refused(tiny, tmp_path, override, said):
+    with pytest.raises(ValueError, match=said):
+        run(changed(tiny, tmp_path, *MIXTURE, *QUICK, override))
