@@ -124,9 +124,11 @@ def test_a_text_of_two_images_gets_both_and_another_text_one(hidden):
 def test_a_saved_head_is_the_same(tmp_path):
     one = head(hidden=8, min_weight=0.3)
     torch.nn.init.normal_(one.gate.weight)
+    one.remember(TEXT, None, [[0], [1, 2], [4]], IMAGES)
     one.save_pretrained(tmp_path)
-    other = MixtureHead.from_pretrained(tmp_path)
-    assert other.config.min_weight == 0.3
+    other = MixtureHead.from_pretrained(tmp_path, torch_dtype=torch.float32)
+    assert (other.config.min_weight, other.config.remembered, other.config.links) == (0.3, 3, 4)
+    assert other.memory_pairs.dtype == torch.int32
     assert torch.equal(other(TEXT)[0], one(TEXT)[0])
 
 
@@ -141,3 +143,21 @@ def test_a_saved_head_is_the_same(tmp_path):
 def test_wrong_arguments_are_named(options, said):
     with pytest.raises(ValueError, match=said):
         head(**options)
+
+
+def test_the_memory_gives_a_text_the_images_of_similar_texts():
+    one = head(recall=1.0, temperature=0.02)
+    one.start_from(IMAGES)
+    one.remember(TEXT, None, [[0], [1, 2], [4]], IMAGES)
+    weights = one.mixture(TEXT).log_weights.exp()
+    shared = torch.tensor([[1, 0, 0, 0, 0], [0, 0.5, 0.5, 0, 0], [0, 0, 0, 0, 1.0]])
+    assert torch.allclose(weights, shared, atol=0.05)
+    assert torch.allclose(one.mixture(TEXT, recall=False).log_weights.exp(), torch.full((3, 5), 0.2))
+    half = MixtureHead(6, 4, SHAPE, components=5, recall=0.5, remembered=3, links=4)
+    half.load_state_dict(one.state_dict())
+    torch.nn.init.normal_(half.gate.weight)
+    gate, both = half.mixture(TEXT, recall=False), half.mixture(TEXT)
+    product = (0.5 * gate.log_weights + 0.5 * half.recalled(half.pooled(TEXT, None))).softmax(1)
+    assert torch.allclose(both.log_weights.exp(), product, atol=1e-6)
+    with pytest.raises(ValueError, match="remember got 3 texts and the images of 1"):
+        one.remember(TEXT, None, [[0]], IMAGES)

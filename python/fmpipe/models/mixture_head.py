@@ -14,6 +14,7 @@ from fmpipe.models.layers import check_positive
 from fmpipe.models.text_head import VariationalHead
 
 LLOYD = 20  # iterations of k-means at most
+FLOOR = 1e-9  # smallest weight of the memory
 FIRST_STD = 0.5  # sigma before training, without std_range
 
 
@@ -98,15 +99,23 @@ class Mixture:
 
 
 class MixtureHead(VariationalHead):
-    """Attention of a text over a memory of M learned keys and values, which are the components of a mixture.
+    """Attention of a text over M learned values, which are the components of a mixture.
 
-    ``w = softmax(keys · x)`` and ``mu_m = values_m + offset(x)``, where x is the mean of the tokens, scaled to length
-    √width. ``forward`` returns the most likely component, ``drawn`` a random one, and ``fitted`` the one that fits an
-    image best, with which the flow is trained.
+    ``mu_m = values_m + offset(x)``, where x is the mean of the tokens, scaled to length √width. The weights combine
+    learned ones with an attention over remembered training texts::
+
+        log w = (1 - recall) log softmax(gate(x)) + recall log r,  up to a constant
+        r_m = Σ_k softmax(cos(x, key_k) / temperature)_k · share of component m in the images of text k
+
+    The gate is better for texts that are like the training texts, the memory for others. ``forward`` returns the most
+    likely component, ``drawn`` a random one, and ``fitted`` the one that fits an image best, with which the flow is
+    trained.
 
     Args:
         components: M. :meth:`start_from` sets the values before training: to the latents of the images, or to M means
             of groups of them, if there are more.
+        recall, temperature: of the memory, which :meth:`remember` fills. It does not take part in training.
+        remembered, links: numbers of texts in the memory and of their images, set by :meth:`remember`.
         hidden: width of two hidden layers that compute the text's own offset, for data sets with more images than
             components. None: no offset, all that a text does is to select a component.
         min_weight: components whose weight is below this share of the largest one are never drawn.
@@ -121,17 +130,24 @@ class MixtureHead(VariationalHead):
         latent_shape: Sequence[int] = (4, 32, 32),
         components: int = 256,
         hidden: int | None = None,
+        recall: float = 0.5,
+        temperature: float = 0.05,
         min_weight: float = 0.1,
         mu_rms: float | None = None,
         std_range: Sequence[float] | None = None,
         dropout: float = 0.0,
+        remembered: int = 0,
+        links: int = 0,
     ):
         super().__init__()
         check_positive("MixtureHead", width=width, tokens=tokens, components=components)
         if not 0 <= dropout < 1:
             raise ValueError(f"MixtureHead: dropout must be in [0, 1), got {dropout!r}")
-        if not 0 <= min_weight <= 1:
-            raise ValueError(f"MixtureHead: min_weight must be in [0, 1], got {min_weight!r}")
+        for name, value in (("min_weight", min_weight), ("recall", recall)):
+            if not 0 <= value <= 1:
+                raise ValueError(f"MixtureHead: {name} must be in [0, 1], got {value!r}")
+        if not temperature > 0:
+            raise ValueError(f"MixtureHead: temperature must be positive, got {temperature!r}")
         size = prod(latent_shape)
         self.gate = Linear(width, components)
         self.nodecay_values = nn.Parameter(torch.empty(components, size))
@@ -140,6 +156,8 @@ class MixtureHead(VariationalHead):
         if hidden:
             layers = Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), Linear(hidden, hidden), nn.GELU()
             self.offset = nn.Sequential(*layers, nn.Dropout(dropout), Linear(hidden, size))
+        self.register_buffer("memory_keys", torch.zeros(remembered, width))
+        self.register_buffer("memory_pairs", torch.zeros(links, 2, dtype=torch.int32))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -176,19 +194,52 @@ class MixtureHead(VariationalHead):
             centres = torch.where(sizes > 0, sums / sizes.clamp_min(1), centres)
         self.nodecay_values.copy_(centres)
 
-    def mixture(self, states: Tensor, mask: Tensor | None = None) -> Mixture:
-        """Return the mixtures of texts. states: (B, tokens, width). mask: (B, tokens), zero for padding."""
+    @torch.no_grad()
+    def remember(self, states: Tensor, mask: Tensor | None, images: Sequence[Sequence[int]], latents: Tensor) -> None:
+        """Fill the memory. states, mask: of N texts. images: for each text, the rows of its images in latents.
+
+        latents: (I, C, H, W), which select the component of each image. Call :meth:`start_from` before.
+        """
+        if len(states) != len(images):
+            raise ValueError(f"MixtureHead: remember got {len(states)} texts and the images of {len(images)}")
+        component = torch.cdist(latents.flatten(1).to(self.nodecay_values), self.nodecay_values).argmin(1).tolist()
+        owners = [sorted({component[row] for row in rows}) for rows in images]
+        pairs = [(k, m) for k, found in enumerate(owners) for m in found]
+        self.memory_keys = F.normalize(self.pooled(states, mask), dim=-1).to(self.memory_keys)
+        self.memory_pairs = torch.tensor(pairs).to(self.memory_pairs)
+        self.register_to_config(remembered=len(self.memory_keys), links=len(self.memory_pairs))
+
+    def pooled(self, states: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the means of the tokens, scaled to length √width, (B, width)."""
         keep = self.checked_mask(states, mask)
         x = states if keep is None else states.masked_fill(~keep[..., None], 0)
-        x = F.normalize(x.sum(1), dim=-1) * self.config.width**0.5
+        return F.normalize(x.sum(1), dim=-1) * self.config.width**0.5
+
+    def recalled(self, x: Tensor) -> Tensor:
+        """Return the logarithms of the memory's weights, (B, M). x: (B, width), of :meth:`pooled`."""
+        cosines = F.normalize(x.float(), dim=-1) @ self.memory_keys.float().T
+        attention = (cosines / self.config.temperature).softmax(1)
+        key, component = self.memory_pairs.long().unbind(1)
+        shares = 1 / torch.bincount(key, minlength=len(self.memory_keys))[key]
+        weights = torch.zeros(len(x), self.config.components, device=x.device)
+        return weights.index_add_(1, component, attention[:, key] * shares).clamp_min(FLOOR).log()
+
+    def mixture(self, states: Tensor, mask: Tensor | None = None, *, recall: bool = True) -> Mixture:
+        """Return the mixtures of texts. states: (B, tokens, width). mask: (B, tokens), zero for padding.
+
+        recall: whether to use the memory.
+        """
+        x = self.pooled(states, mask)
         offset = None if self.offset is None else self.offset(x).float()
-        scores = self.gate(F.dropout(x, self.config.dropout, self.training))
+        scores = self.gate(F.dropout(x, self.config.dropout, self.training)).float()
+        if recall and len(self.memory_keys):
+            scores = torch.lerp(scores.log_softmax(1), self.recalled(x), self.config.recall)
         logvars = self.nodecay_sigma.float().expand_as(self.nodecay_values)
         if self.config.std_range is not None:
             logvars = self.within_range(logvars)
         shape = tuple(self.config.latent_shape)
         values = self.nodecay_values.float()
-        return Mixture(scores.float().log_softmax(1), values, offset, logvars, shape, self.config.mu_rms)
+        return Mixture(scores.log_softmax(1), values, offset, logvars, shape, self.config.mu_rms)
 
     def forward(self, states: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return mu and logvar, (B, C, H, W) each, of the most likely component; arguments as :meth:`mixture`."""
@@ -208,7 +259,7 @@ class MixtureHead(VariationalHead):
         posterior's most likely one. The loss is ``-log Σ_m w_m exp(-d_m / temperature)``: a text learns the weights of
         all images that it occurs with. targets: (B, C, H, W).
         """
-        mixture = self.mixture(states, mask)
+        mixture = self.mixture(states, mask, recall=False)
         scores = mixture.log_weights - mixture.distances(targets.detach()) / temperature
         chosen = scores.detach().argmax(1)
         with torch.no_grad():

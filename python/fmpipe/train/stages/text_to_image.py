@@ -1,6 +1,8 @@
 """The stages ``head`` and ``flow``: train on pairs of captions and image latents."""
 
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from fmkernels import reparameterize
 from fmkernels.flow import Sample, Trace, sample, uniform
 from fmpipe import metrics
-from fmpipe.data.cache import Prompts, weights_sha256
+from fmpipe.data.cache import Prompts, States, weights_sha256
 from fmpipe.data.rebuilt import REBUILT
 from fmpipe.models import DiMR, LinearHead, MixtureHead, TextHead, VariationalHead
 from fmpipe.pipeline import FlowPipeline
@@ -46,9 +48,8 @@ class TextToImageStage(Stage):
         self.shape = (self.vae.channels, *self.latents.moments.shape[2:])
         self.head = build_head(settings, self.encoder, self.shape)
         if isinstance(self.head, MixtureHead):
-            moments = self.latents.moments[torch.tensor(inputs.train)]
-            self.head.start_from(turned(self.vae.mode(moments), settings.losses.turn))
-        inputs.load_start(text_head=self.head)
+            latents = turned(self.vae.mode(self.latents.moments), settings.losses.turn)
+            self.head.start_from(latents[torch.tensor(inputs.train)])
         self.train, self.val = inputs.train, inputs.val
         self.train_captions = self.val_captions = None
         if settings.hold_out == "captions":
@@ -58,6 +59,12 @@ class TextToImageStage(Stage):
             self.val = [i for i, captions in enumerate(self.val_captions) if captions]
             if not self.val:  # too few captions to hold any out
                 self.val, self.val_captions = list(self.train), self.train_captions
+        if isinstance(self.head, MixtureHead) and isinstance(self.states, States):  # a trained encoder moves its states
+            texts = _distinct_texts(
+                self.train_captions or [item["captions"] for item in self.latents.items], self.train
+            )
+            self.head.remember(**self.states.rows(list(texts)), images=list(texts.values()), latents=latents)
+        inputs.load_start(text_head=self.head)
 
     def make_batches(self, settings: Flow, teacher_inputs: Callable | None = None) -> None:
         """Set ``batches``, and ``held_out``, whose samples are as in inference: no dropped tokens, none null."""
@@ -79,6 +86,24 @@ class TextToImageStage(Stage):
         """Return the share of latents that are nearest to their own image's. Metrics of the field do not show this."""
         means = turned(self.vae.mode(self.latents.moments), turn)
         return (torch.cdist(z.to(means).flatten(1), means.flatten(1)).argmin(1) == items).float().mean().item()
+
+
+def _distinct_texts(captions: Sequence[Sequence[str]], items: Sequence[int]) -> dict[str, list[int]]:
+    """Return the texts to remember, and the items of each.
+
+    Words that more than half of the items have in their captions are those of templates. Of the captions of an item
+    that differ only in such words, the shortest one is remembered.
+    """
+    words = {i: [re.findall(r"\w+", caption.lower()) for caption in captions[i]] for i in items}
+    counts = Counter(word for found in words.values() for word in set().union(*found))
+    texts: dict[str, list[int]] = {}
+    for i in items:
+        shortest: dict[tuple[str, ...], str] = {}
+        for caption, found in sorted(zip(captions[i], words[i], strict=True), key=lambda pair: len(pair[0])):
+            shortest.setdefault(tuple(word for word in found if counts[word] <= len(items) / 2), caption)
+        for caption in shortest.values():
+            texts.setdefault(caption, []).append(i)
+    return texts
 
 
 class HeadStage(TextToImageStage):
