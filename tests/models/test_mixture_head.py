@@ -58,7 +58,10 @@ def test_the_drawn_components_have_the_weights_of_the_text():
     uniform = torch.rand(2000, generator=torch.Generator().manual_seed(0))
     share = torch.bincount(mix.drawn(uniform), minlength=4) / 2000
     assert torch.allclose(share, torch.tensor(weights), atol=0.03)
-    assert torch.bincount(mix.drawn(uniform, min_weight=0.2), minlength=4)[3] == 0
+    assert (torch.bincount(mix.drawn(uniform, focus=1.0), minlength=4) > 0).tolist() == [True, True, False, False]
+    assert mix.drawn(uniform, focus=2.0).max() == 0
+    vague = mixture([[0.26, 0.25, 0.25, 0.24]] * 2000, [[0.0]] * 4)
+    assert torch.bincount(vague.drawn(uniform, focus=2.0), minlength=4).min() > 400
     flat, sharp = (mix.drawn(uniform, d).bincount(minlength=4)[0] for d in (4.0, 0.25))
     assert flat < share[0] * 2000 < sharp
     assert torch.equal(mix.drawn(uniform, 0), torch.zeros(2000, dtype=torch.long))
@@ -122,12 +125,12 @@ def test_a_text_of_two_images_gets_both_and_another_text_one(hidden):
 
 
 def test_a_saved_head_is_the_same(tmp_path):
-    one = head(hidden=8, min_weight=0.3)
+    one = head(hidden=8, focus=0.3)
     torch.nn.init.normal_(one.gate.weight)
     one.remember(TEXT, None, [[0], [1, 2], [4]], IMAGES)
     one.save_pretrained(tmp_path)
     other = MixtureHead.from_pretrained(tmp_path, torch_dtype=torch.float32)
-    assert (other.config.min_weight, other.config.remembered, other.config.links) == (0.3, 3, 4)
+    assert (other.config.focus, other.config.remembered, other.config.links) == (0.3, 3, 4)
     assert other.memory_pairs.dtype == torch.int32
     assert torch.equal(other(TEXT)[0], one(TEXT)[0])
 
@@ -137,7 +140,9 @@ def test_a_saved_head_is_the_same(tmp_path):
     [
         ({"components": 0}, "components"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
-        ({"min_weight": 2}, r"min_weight must be in \[0, 1\], got 2"),
+        ({"recall": 2}, r"recall must be in \[0, 1\], got 2"),
+        ({"temperature": 0}, "temperature must be positive, got 0"),
+        ({"focus": -1}, "focus must be 0 or more, got -1"),
     ],
 )
 def test_wrong_arguments_are_named(options, said):

@@ -454,7 +454,7 @@ def mixed(pipe):
     from fmpipe.models import MixtureHead
 
     given = pipe.text_head.config
-    head = MixtureHead(given.width, given.tokens, given.latent_shape, components=3, min_weight=0.2).eval()
+    head = MixtureHead(given.width, given.tokens, given.latent_shape, components=3, focus=0.5).eval()
     with torch.no_grad():
         head.gate.bias.copy_(torch.tensor([1.0, 0.9, -3.0]))
     made = FlowPipeline(pipe.text_encoder, head, pipe.velocity_net, pipe.vae)

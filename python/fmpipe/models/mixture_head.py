@@ -6,6 +6,7 @@ from math import log, prod
 
 import torch
 import torch.nn.functional as F
+from diffusers import ModelMixin  # noqa: F401 (diffusers looks for it in the module of the class that it loads)
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
@@ -43,17 +44,18 @@ class Mixture:
     def most_likely(self) -> Tensor:
         return self.log_weights.argmax(1)
 
-    def drawn(self, uniform: Tensor, diversity: float = 1.0, min_weight: float = 0.0) -> Tensor:
+    def drawn(self, uniform: Tensor, diversity: float = 1.0, focus: float = 0.0) -> Tensor:
         """Return a component for each text, (B,), by the inverse of the cumulative weights. uniform: (B,) in [0, 1).
 
-        diversity: temperature of the weights; 0 selects the most likely component. min_weight: components whose weight,
-        at this temperature, is below this share of the largest one are left out. A text that fits one component well
-        then always gets that one, and a vague text any of those that fit about equally.
+        diversity: temperature of the weights; 0 selects the most likely component. focus: components with a weight, at
+        this temperature, below ``min(1, focus · largest) · largest`` are left out. A text with a confident weight then
+        always gets its component, and a vague text, whose largest weight is small, any of those that fit.
         """
         if diversity == 0:
             return self.most_likely()
         weights = (self.log_weights.double() / diversity).softmax(1)
-        weights = weights * (weights >= min_weight * weights.amax(1, keepdim=True))
+        largest = weights.amax(1, keepdim=True)
+        weights = weights * (weights >= (focus * largest).clamp_max(1) * largest)
         sums = weights.cumsum(1)
         return torch.searchsorted(sums, uniform.to(sums)[:, None] * sums[:, -1:], right=True)[:, 0].clamp_max(
             weights.shape[1] - 1
@@ -118,7 +120,7 @@ class MixtureHead(VariationalHead):
         remembered, links: numbers of texts in the memory and of their images, set by :meth:`remember`.
         hidden: width of two hidden layers that compute the text's own offset, for data sets with more images than
             components. None: no offset, all that a text does is to select a component.
-        min_weight: components whose weight is below this share of the largest one are never drawn.
+        focus: of :meth:`Mixture.drawn`: the larger, the less often an unlikely component is drawn.
         dropout: of the pooled text, and after both GELUs of the offset.
     """
 
@@ -130,9 +132,9 @@ class MixtureHead(VariationalHead):
         latent_shape: Sequence[int] = (4, 32, 32),
         components: int = 256,
         hidden: int | None = None,
-        recall: float = 0.5,
+        recall: float = 0.4,
         temperature: float = 0.05,
-        min_weight: float = 0.1,
+        focus: float = 2.0,
         mu_rms: float | None = None,
         std_range: Sequence[float] | None = None,
         dropout: float = 0.0,
@@ -143,9 +145,10 @@ class MixtureHead(VariationalHead):
         check_positive("MixtureHead", width=width, tokens=tokens, components=components)
         if not 0 <= dropout < 1:
             raise ValueError(f"MixtureHead: dropout must be in [0, 1), got {dropout!r}")
-        for name, value in (("min_weight", min_weight), ("recall", recall)):
-            if not 0 <= value <= 1:
-                raise ValueError(f"MixtureHead: {name} must be in [0, 1], got {value!r}")
+        if not 0 <= recall <= 1:
+            raise ValueError(f"MixtureHead: recall must be in [0, 1], got {recall!r}")
+        if not focus >= 0:
+            raise ValueError(f"MixtureHead: focus must be 0 or more, got {focus!r}")
         if not temperature > 0:
             raise ValueError(f"MixtureHead: temperature must be positive, got {temperature!r}")
         size = prod(latent_shape)
@@ -250,7 +253,7 @@ class MixtureHead(VariationalHead):
         self, states: Tensor, mask: Tensor | None, uniform: Tensor, diversity: float = 1.0
     ) -> tuple[Tensor, Tensor]:
         mixture = self.mixture(states, mask)
-        return mixture.component(mixture.drawn(uniform.to(mixture.values.device), diversity, self.config.min_weight))
+        return mixture.component(mixture.drawn(uniform.to(mixture.values.device), diversity, self.config.focus))
 
     def fitted(self, states: Tensor, mask: Tensor | None, targets: Tensor, temperature: float) -> tuple:
         """Return mu and logvar of the components that fit the images, the loss, and the statistics.
