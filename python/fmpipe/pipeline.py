@@ -173,7 +173,7 @@ class FlowPipeline(DiffusionPipeline):
             mu, logvar = head(states, mask)
             return mu.repeat_interleave(count, 0), logvar.repeat_interleave(count, 0)
         states, mask = (None if x is None else x.repeat_interleave(count, 0) for x in (states, mask))
-        return head.drawn(states, mask, uniform, diversity)
+        return head(states, mask, uniform, diversity)
 
     def prepare_latents(
         self,
@@ -348,6 +348,7 @@ class FlowPipeline(DiffusionPipeline):
     ) -> FlowPipelineOutput:
         """Generate n images along the straight line between the means of prompts a and b in the latent space.
 
+        If the text head is a mixture, the latents between are drawn toward its components, which keeps images sharp.
         With a generator, the same noise, at the scale of the interpolated sigma, is added to all of them. options: of
         :meth:`__call__`.
         """
@@ -356,6 +357,8 @@ class FlowPipeline(DiffusionPipeline):
         mu, logvar = (x.float() for x in self.encode([a, b]))
         way = torch.linspace(0, 1, n, device=mu.device).view(-1, 1, 1, 1)
         z = torch.lerp(mu[:1], mu[1:], way)
+        if (settled := self.text_head.settled(z)) is not None:
+            z = settled
         if generator is not None:
             z = z + torch.lerp(logvar[:1], logvar[1:], way).mul(0.5).exp() * _noise(mu[:1], generator)
         return self(latents=z, **options)
@@ -371,8 +374,8 @@ class FlowPipeline(DiffusionPipeline):
     ) -> FlowPipelineOutput:
         """Generate the image of the sum of the means of some prompts minus others, restandardized to mean 0, std 1.
 
-        With a generator, noise at the scale of the first prompt's sigma is added before that. options: of
-        :meth:`__call__`.
+        If the text head is a mixture, the sum is drawn toward its components instead of being restandardized. With a
+        generator, noise at the scale of the first prompt's sigma is added. options: of :meth:`__call__`.
         """
         add, subtract = ([texts] if isinstance(texts, str) else list(texts) for texts in (add, subtract))
         if not add:
@@ -382,9 +385,11 @@ class FlowPipeline(DiffusionPipeline):
         z = torch.einsum("b,bchw->chw", signs, mu)[None]
         if not z.std() > 1e-6 * mu.std():
             raise ValueError("arithmetic: nothing is left of add once subtract is taken away")
+        settled = self.text_head.settled(z)
+        z = z if settled is None else settled
         if generator is not None:
             z = z + logvar[:1].mul(0.5).exp() * _noise(z, generator)
-        return self(latents=(z - z.mean()) / z.std(), **options)
+        return self(latents=(z - z.mean()) / z.std() if settled is None else z, **options)
 
     @torch.no_grad()
     def calibrate_gain(self, images: Tensor, prompts: Sequence[str], *, save: bool = False, seed: int = 0) -> float:

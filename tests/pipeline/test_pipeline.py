@@ -493,3 +493,19 @@ def test_a_saved_mixture_draws_the_same(mixed, tmp_path):
     loaded = FlowPipeline.from_pretrained(tmp_path)
     loaded.set_progress_bar_config(disable=True)
     assert torch.equal(run(loaded, generator=seeded(3)).z1, run(mixed, generator=seeded(3)).z1)
+
+
+def test_interpolation_and_sums_of_a_mixture_stay_near_its_components(mixed):
+    head = mixed.text_head
+    a, b = "a cat", "a red dog on the moon"
+    with torch.no_grad():
+        head.gate.weight[:2] = head.pooled(*mixed.text_encoder([a, b]))
+    ends = mixed.encode([a, b])[0]
+    assert not torch.equal(ends[0], ends[1])
+    between = mixed.interpolate(a, b, 6, num_inference_steps=STEPS, output_type="pt").z0
+    torch.testing.assert_close(between[[0, -1]], ends, atol=1e-4, rtol=1e-4)
+    straight = torch.lerp(ends[:1], ends[1:], torch.linspace(0, 1, 6).view(-1, 1, 1, 1))
+    nearest = [torch.cdist(z.flatten(1), head.nodecay_values).amin(1) for z in (between, straight)]
+    assert (nearest[0][1:-1] < 0.5 * nearest[1][1:-1]).all()
+    total = mixed.arithmetic([a, b], a, num_inference_steps=STEPS, output_type="pt").z0
+    torch.testing.assert_close(total, ends[1:], atol=1e-4, rtol=1e-4)

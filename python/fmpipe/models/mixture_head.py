@@ -15,6 +15,7 @@ from fmpipe.models.layers import check_positive
 from fmpipe.models.text_head import VariationalHead
 
 LLOYD = 20  # iterations of k-means at most
+SETTLE = 0.1  # mean squared difference by which a component must be nearer to count e times as much
 FLOOR = 1e-9  # smallest weight of the memory
 FIRST_STD = 0.5  # sigma before training, without std_range
 
@@ -110,8 +111,7 @@ class MixtureHead(VariationalHead):
         r_m = Σ_k softmax(cos(x, key_k) / temperature)_k · share of component m in the images of text k
 
     The gate is better for texts that are like the training texts, the memory for others. ``forward`` returns the most
-    likely component, ``drawn`` a random one, and ``fitted`` the one that fits an image best, with which the flow is
-    trained.
+    likely component or a random one, and ``fitted`` the one that fits an image best, with which the flow is trained.
 
     Args:
         components: M. :meth:`start_from` sets the values before training: to the latents of the images, or to M means
@@ -244,16 +244,26 @@ class MixtureHead(VariationalHead):
         values = self.nodecay_values.float()
         return Mixture(scores.log_softmax(1), values, offset, logvars, shape, self.config.mu_rms)
 
-    def forward(self, states: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return mu and logvar, (B, C, H, W) each, of the most likely component; arguments as :meth:`mixture`."""
-        mixture = self.mixture(states, mask)
-        return mixture.component(mixture.most_likely())
-
-    def drawn(
-        self, states: Tensor, mask: Tensor | None, uniform: Tensor, diversity: float = 1.0
+    def forward(
+        self, states: Tensor, mask: Tensor | None = None, uniform: Tensor | None = None, diversity: float = 1.0
     ) -> tuple[Tensor, Tensor]:
+        """Return mu and logvar, (B, C, H, W) each, of the most likely component, or with uniform of a random one.
+
+        states, mask: as in :meth:`mixture`. uniform, diversity: as in :meth:`Mixture.drawn`.
+        """
         mixture = self.mixture(states, mask)
+        if uniform is None:
+            return mixture.component(mixture.most_likely())
         return mixture.component(mixture.drawn(uniform.to(mixture.values.device), diversity, self.config.focus))
+
+    def settled(self, z: Tensor) -> Tensor:
+        """Return ``Σ_m r_m values_m`` with ``r = softmax(-mean((values_m - z)²) / SETTLE)``, a step of mean shift.
+
+        Between two components, all but the middle is then near one of them, where the flow knows the way.
+        """
+        values, x = self.nodecay_values.float(), z.float().flatten(1)
+        apart = torch.cdist(x, values).square() / x.shape[1]
+        return ((-apart / SETTLE).softmax(1) @ values).view_as(z)
 
     def fitted(self, states: Tensor, mask: Tensor | None, targets: Tensor, temperature: float) -> tuple:
         """Return mu and logvar of the components that fit the images, the loss, and the statistics.

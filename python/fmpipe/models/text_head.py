@@ -145,14 +145,9 @@ class VariationalHead(ModelMixin, ConfigMixin):
         low, high = (2 * log(std) for std in self.config.std_range)
         return low + (high - low) * logvar.sigmoid()
 
-    def drawn(
-        self, states: Tensor, mask: Tensor | None, uniform: Tensor | None, diversity: float = 1.0
-    ) -> tuple[Tensor, Tensor]:
-        """Return mu and logvar of a random component of a mixture; this base has a single one, that of ``forward``.
-
-        uniform: (B,), random numbers in [0, 1). diversity: temperature of the components' weights.
-        """
-        return self(states, mask)
+    def settled(self, z: Tensor) -> Tensor | None:
+        """Return latents (B, C, H, W) drawn toward the components of a mixture; None if there are none to draw to."""
+        return None
 
     def fitted(self, states: Tensor, mask: Tensor | None, targets: Tensor, temperature: float) -> tuple:
         """Return mu and logvar for training with known images, a loss or None, and numbers for the log.

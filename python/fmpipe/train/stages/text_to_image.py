@@ -47,9 +47,6 @@ class TextToImageStage(Stage):
         self.states = inputs.states(self.encoder, self.latents)
         self.shape = (self.vae.channels, *self.latents.moments.shape[2:])
         self.head = build_head(settings, self.encoder, self.shape)
-        if isinstance(self.head, MixtureHead):
-            latents = turned(self.vae.mode(self.latents.moments), settings.losses.turn)
-            self.head.start_from(latents[torch.tensor(inputs.train)])
         self.train, self.val = inputs.train, inputs.val
         self.train_captions = self.val_captions = None
         if settings.hold_out == "captions":
@@ -59,12 +56,19 @@ class TextToImageStage(Stage):
             self.val = [i for i, captions in enumerate(self.val_captions) if captions]
             if not self.val:  # too few captions to hold any out
                 self.val, self.val_captions = list(self.train), self.train_captions
-        if isinstance(self.head, MixtureHead) and isinstance(self.states, States):  # a trained encoder moves its states
+        if isinstance(self.head, MixtureHead):
+            self._prepare_mixture()
+        inputs.load_start(text_head=self.head)
+
+    def _prepare_mixture(self) -> None:
+        """Set the components of the head to the training images, and let it remember the training texts."""
+        latents = turned(self.vae.mode(self.latents.moments), self.config.flow.losses.turn)
+        self.head.start_from(latents[torch.tensor(self.train)])
+        if isinstance(self.states, States):  # those of an encoder that is trained would move
             texts = _distinct_texts(
                 self.train_captions or [item["captions"] for item in self.latents.items], self.train
             )
             self.head.remember(**self.states.rows(list(texts)), images=list(texts.values()), latents=latents)
-        inputs.load_start(text_head=self.head)
 
     def make_batches(self, settings: Flow, teacher_inputs: Callable | None = None) -> None:
         """Set ``batches``, and ``held_out``, whose samples are as in inference: no dropped tokens, none null."""
