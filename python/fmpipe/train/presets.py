@@ -81,8 +81,9 @@ def shapes_tiny() -> Config:
 def emoji_64() -> Config:
     """The default model: 64 px, latents of 4 × 16 × 16, some two and a half hours on two cores, by its steps' times.
 
-    mu is drawn to the picture of its text and the flow does not move it, sigma stays above 0.3: without either the flow
-    reads well and draws nothing. Times are drawn at both ends: early ones choose the picture, late ones finish it.
+    The head has a component for every picture, so that a vague text gives one of several pictures instead of their
+    average. The flow does not move the components, and sigma stays above 0.3: without either the flow reads well and
+    draws nothing. Times are drawn at both ends: early ones choose the picture, late ones finish it.
     """
     return Config(
         out="runs/emoji-64",
@@ -101,7 +102,7 @@ def emoji_64() -> Config:
             head={"components": 887, "dropout": 0.1, "std_range": [0.3, 0.34]},
             net={"stage_configs": _stages((192, 80), (512, 192), (7, 5), grid=8)},
             losses=Losses(kl=1e-3, anchor=1.0, match=1.0, turn=45.0, others=480, detach=True, t="edge"),
-            head_optim=Optim(steps=5000, batch=32, lr=1e-3, warmup=0.02, floor=0.02, ema=0.997),
+            head_optim=Optim(steps=2000, batch=32, lr=3e-3, warmup=0.02, floor=0.02, ema=0.997),
             optim=Optim(steps=9000, batch=32, lr=1e-3, warmup=0.02, floor=0.02, ema=0.999),
         ),
         every=Every(log=50, validate=500, save=500, sample=1000),
