@@ -256,11 +256,14 @@ class MixtureHead(VariationalHead):
             return mixture.component(mixture.most_likely())
         return mixture.component(mixture.drawn(uniform.to(mixture.values.device), diversity, self.config.focus))
 
-    def settled(self, z: Tensor) -> Tensor:
+    def settled(self, z: Tensor) -> Tensor | None:
         """Return ``Σ_m r_m values_m`` with ``r = softmax(-mean((values_m - z)²) / SETTLE)``, a step of mean shift.
 
-        Between two components, all but the middle is then near one of them, where the flow knows the way.
+        Between two components, all but the middle is then near one of them, where the flow knows the way. None if
+        texts have offsets: what lies between components is then known to the flow too.
         """
+        if self.offset is not None:
+            return None
         values, x = self.nodecay_values.float(), z.float().flatten(1)
         apart = torch.cdist(x, values).square() / x.shape[1]
         return ((-apart / SETTLE).softmax(1) @ values).view_as(z)
