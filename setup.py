@@ -4,18 +4,22 @@ and ``_autograd`` (gradients of a few ops in C++, for this torch only: the stabl
 ``_cuda`` is built where torch is a CUDA build and nvcc is found (CUDA_HOME, or on PATH); no GPU is needed.
 FORCE_CUDA=1          fail where it cannot be built; FORCE_CUDA=0 leave it out: Triton serves GPUs.
 TORCH_CUDA_ARCH_LIST  the architectures, e.g. "9.0"; without it those of the GPUs here, or else all four we test.
-FMKERNELS_BUILD=0     install without a compiler: eager PyTorch (and Triton) serve.
+FMKERNELS_BUILD=0     install without a compiler: eager PyTorch (and Triton) are used.
+FMKERNELS_OBJECTS     a folder with compiled objects: only ``_host`` is compiled, and the others, which do not depend on
+                      the Python version, are taken from there. FMKERNELS_TORCH is the torch that they were built with.
 FMKERNELS_SANITIZE=1  AddressSanitizer and UBSan, for ``make sanitize``.
 """
 
 import hashlib
 import os
+import shutil
 import sys
 import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).parent / "csrc"))
 from find_cuda import cuda_home, nvcc_version
@@ -43,7 +47,6 @@ def why_no_cuda(home):
 def cuda_extensions(include, libraries):
     """``_cuda``, or nothing, with a line that says why; FORCE_CUDA=1 makes that an error."""
     import torch
-    from setuptools import Extension
 
     forced = os.environ.get("FORCE_CUDA", "")
     if forced not in ("", "0", "1"):
@@ -93,13 +96,56 @@ def require_build_tools():
             )
 
 
+def host_extension(torch_version):
+    import pybind11
+
+    return Extension(
+        "fmkernels._host",
+        sources=["csrc/host.cpp"],
+        depends=["fmkernels/schema.py", "csrc/shared/limits.h", "csrc/cpu/int8_kernel.h"],
+        include_dirs=[pybind11.get_include()],
+        define_macros=[
+            ("FMK_TORCH_TARGET", f'"{TORCH_TARGET}"'),
+            ("FMK_BUILT_WITH_TORCH", f'"{torch_version}"'),
+            ("FMK_SCHEMA", f'"{hashlib.sha256(Path("fmkernels/schema.py").read_bytes()).hexdigest()[:16]}"'),
+        ],
+        extra_compile_args=["-O2", "-std=c++17", "-g0", "-fvisibility=hidden"],
+        extra_link_args=["-Wl,-s"],
+        language="c++",
+    )
+
+
+class CopyObjects(build_ext):
+    """Copy an extension without sources from FMKERNELS_OBJECTS; compile the others."""
+
+    def build_extension(self, extension):
+        if extension.sources:
+            return super().build_extension(extension)
+        (path,) = objects_in(os.environ["FMKERNELS_OBJECTS"], f"{extension.name.rpartition('.')[2]}.*so")
+        shutil.copy(path, self.get_ext_fullpath(extension.name))
+
+
+def objects_in(folder, pattern="_*.so"):
+    return [path for path in sorted(Path(folder).glob(pattern)) if not path.name.startswith("_host.")]
+
+
+def host_and_objects(folder, torch_version):
+    """The extensions of a wheel for another Python version; torch is not needed."""
+    if not torch_version:
+        raise SystemExit("fmkernels: FMKERNELS_OBJECTS needs FMKERNELS_TORCH, the torch version of the objects")
+    copies = [Extension(f"fmkernels.{path.name.split('.')[0]}", sources=[]) for path in objects_in(folder)]
+    if not copies:
+        raise SystemExit(f"fmkernels: there are no compiled objects in FMKERNELS_OBJECTS={folder}")
+    return {"ext_modules": [host_extension(torch_version), *copies], "cmdclass": {"build_ext": CopyObjects}}
+
+
 def extensions():
+    if folder := os.environ.get("FMKERNELS_OBJECTS"):
+        return host_and_objects(folder, os.environ.get("FMKERNELS_TORCH"))
     require_build_tools()
     if cuda_home():
         os.environ["CUDA_HOME"] = str(cuda_home())  # before torch looks for it and finds a wrapper
-    import pybind11
     import torch
-    from setuptools import Extension
     from torch.utils.cpp_extension import BuildExtension, include_paths, library_paths
 
     # -fno-trapping-math and -fno-math-errno change no result: they let the compiler turn branches into
@@ -129,20 +175,6 @@ def extensions():
         extra_link_args=link,
         language="c++",
     )
-    host = Extension(
-        "fmkernels._host",
-        sources=["csrc/host.cpp"],
-        depends=["fmkernels/schema.py", "csrc/shared/limits.h", "csrc/cpu/int8_kernel.h"],
-        include_dirs=[pybind11.get_include()],
-        define_macros=[
-            ("FMK_TORCH_TARGET", f'"{TORCH_TARGET}"'),
-            ("FMK_BUILT_WITH_TORCH", f'"{torch.__version__}"'),
-            ("FMK_SCHEMA", f'"{hashlib.sha256(Path("fmkernels/schema.py").read_bytes()).hexdigest()[:16]}"'),
-        ],
-        extra_compile_args=["-O2", "-std=c++17", "-g0", "-fvisibility=hidden"],
-        extra_link_args=["-Wl,-s"],
-        language="c++",
-    )
     autograd = Extension(
         "fmkernels._autograd",
         sources=sorted(str(path) for path in Path("csrc/autograd").glob("*.cpp")),
@@ -155,7 +187,7 @@ def extensions():
         extra_link_args=["-Wl,-s"],
         language="c++",
     )
-    modules = [cpu, host, autograd, *cuda_extensions(include_paths(), library_paths())]
+    modules = [cpu, host_extension(torch.__version__), autograd, *cuda_extensions(include_paths(), library_paths())]
     return {"ext_modules": modules, "cmdclass": {"build_ext": BuildExtension}}
 
 

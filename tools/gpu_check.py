@@ -15,7 +15,7 @@ sanitizer   parity under compute-sanitizer: memcheck, racecheck, initcheck (if i
 benchmarks  every op: eager, torch.compile, Triton and CUDA interleaved; GB/s and the fraction of a copy's bandwidth
 
 The checks marked * are those of --quick; parity to guard run once per backend that supports the device. They need
-pytest and safetensors, the networks also diffusers: pip install -r requirements-dev.txt. CUDA_VISIBLE_DEVICES selects
+pytest and safetensors, the networks also diffusers: pip install '.[pipe,dev]'. CUDA_VISIBLE_DEVICES selects
 the GPU.
 
 First, the machine is examined (gpu_checks/machine.py). The exit code is 0 if there is no GPU, or if no check failed and

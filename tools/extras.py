@@ -1,0 +1,9 @@
+"""Print the requirements of extras of pyproject.toml, one per line: python tools/extras.py EXTRA..."""
+
+import sys
+import tomllib
+from pathlib import Path
+
+with open(Path(__file__).parent.parent / "pyproject.toml", "rb") as file:
+    extras = tomllib.load(file)["project"]["optional-dependencies"]
+print(*(requirement for name in sys.argv[1:] for requirement in extras[name]), sep="\n")
