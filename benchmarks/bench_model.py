@@ -128,7 +128,7 @@ def resident(line):
 
 
 def alone(which, preset=LARGE, size=32, runs=5):
-    """One contestant in a process of its own: the memory sampling takes beyond the weights, at most; and by torch's
+    """One contestant in a separate process: the memory sampling takes beyond the weights, at most; and by torch's
     profiler the seconds of a guided step in products (with what they do to their operands), in attention, outside both.
     """
     ours, plain = pair(preset)

@@ -4,7 +4,7 @@ python benchmarks/bench_train.py          # 4 minutes; writes results/train.json
 python benchmarks/bench_train.py --only shapes --seconds 10 --json /tmp/train.json
 
 Both are whole training steps of fmpipe's own loop (batch, forward, losses, backward, clipping, AdamW, average), on the
-networks and batches of the presets, in turn in one process, a few steps at a time, each with parameters of its own.
+networks and batches of the presets, in turn in one process, a few steps at a time, each with its own parameters.
 Before they are timed they train three steps from the same start and must agree. What they train on is small and made
 here: an autoencoder and a text head of one step and drawn shapes, in latents of the preset's size.
 """

@@ -38,7 +38,7 @@ class Bench:
     bound: a name and a call that does only what cannot be left out (the same bytes, or the arithmetic alone);
     timed with the others, it says what there is to gain.
     compared_as: contestant -> what brings its result into the others' shape, outside the time.
-    another: makes a call like ours with a state of its own, for work in place: two contestants must not share one.
+    another: makes a call like ours with a separate state, for work in place: two contestants must not share one.
     flops: operations of a product, whose GFLOP/s are printed.
     """
 
@@ -287,7 +287,7 @@ def made_on(device: str, benches: Iterator[Bench]) -> Iterator[Bench]:
 def run(families: Iterable[Callable[[], Iterator[Bench]]], seconds: float, only: str = "", device: str = "cpu") -> dict:
     """Measures every benchmark of the families, printing as it goes; returns what goes into the JSON.
 
-    On a GPU, where somebody else runs this once, one that raises is noted under ``errors`` and the others go on.
+    On a GPU, where a user runs this once, one that raises is noted under ``errors`` and the others go on.
     """
     facts = header()
     for name, value in facts.items():

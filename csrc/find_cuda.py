@@ -10,7 +10,7 @@ from pathlib import Path
 def cuda_home() -> Path | None:
     """The folder above bin/nvcc: CUDA_HOME, or what the nvcc on PATH says of itself, or the usual place.
 
-    An nvcc on PATH may be a wrapper in a folder of its own, so that its place says nothing: it is asked.
+    An nvcc on PATH may be a wrapper in another folder, so its location proves nothing: nvcc itself is asked.
     """
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if os.environ.get(name):

@@ -35,7 +35,7 @@ def _suspected(cpuinfo: Path) -> bool:
 
 
 def guard() -> None:
-    """Keeps oneDNN from AMX where that would kill the process; warns once. The user's own setting stands."""
+    """Keeps oneDNN from AMX where that would kill the process; warns once. The user's own setting is kept."""
     if VARIABLE in os.environ or not hidden():
         return
     os.environ[VARIABLE] = SAFE

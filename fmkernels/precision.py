@@ -399,7 +399,7 @@ def _why_not(model: nn.Module, layers: Mapping[str, nn.Linear]) -> dict[str, str
         cls, weight = type(layer), layer._parameters.get("weight")
         ours = isinstance(layer, Linear) and cls.product is Linear.product
         if not ours and cls.forward is not nn.Linear.forward:
-            out[name] = f"{cls.__name__} has a forward of its own"
+            out[name] = f"{cls.__name__} defines its own forward"
         elif "forward" in vars(layer):
             out[name] = "forward is set on the instance"
         elif weight is None:

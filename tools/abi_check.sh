@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tools/abi_check.sh PYTHON TEST... — the object built here, unrebuilt, under other torches: the registry's
-# newest, and 2.10.0, the oldest the stable ABI promises. Each gets an environment of its own (gigabytes).
+# newest, and 2.10.0, the oldest the stable ABI promises. Each gets its own environment (gigabytes).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1"); shift

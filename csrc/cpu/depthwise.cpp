@@ -142,7 +142,7 @@ std::tuple<Tensor, Tensor> gradients_of_weight_and_bias(const Tensor& grad, cons
   const Tensor in = dense(x), g = dense(grad);
   const Grid grid(in, kernel);
   const int64_t area = kernel * kernel, runs = (grid.images + kImages - 1) / kImages;
-  Block shares(size_t(runs * grid.blocks * (area + 1)));  // each run's: a sum that knows no threads
+  Block shares(size_t(runs * grid.blocks * (area + 1)));  // one share per run: summed in a fixed order, independent of the thread count
   const float *from = static_cast<const float*>(in.const_data_ptr()), *of = static_cast<const float*>(g.const_data_ptr());
   with_kernel(kernel, [&](auto size) {
     constexpr int K = decltype(size)::value;

@@ -161,7 +161,7 @@ struct Forward {
   int8_t* const int8_rows = call.row_scale ? static_cast<int8_t*>(call.y.mutable_data_ptr()) : nullptr;
   float* const row_scales = call.row_scale ? call.row_scale->mutable_data_ptr<float>() : nullptr;
   C* const stats = call.stat ? call.stat->mutable_data_ptr<C>() : nullptr;
-  // Whether the first pass leaves gate * x + residual unrounded for the second: in the output, or in a row of its own.
+  // Whether the first pass leaves gate * x + residual unrounded for the second: in the output, or in a separate row.
   const bool in_output = residual.data && sum.dtype == compute_dtype<C>;
   const bool in_row = residual.data && !in_output && rows.width > kTile && rows.width <= kKeptWidth;
   static constexpr int64_t kKeptWidth = 16 * kTile;

@@ -1,4 +1,4 @@
-// What every CUDA kernel stands on: eight elements of any dtype at a time, sums that are the same run after
+// What every CUDA kernel uses: eight elements of any dtype at a time, sums that are the same run after
 // run, and the last block of a grid. No torch headers here or in the kernels.
 //
 // Global memory is read and written by the functions of this file alone, through CUDA's own load and store

@@ -126,7 +126,7 @@ template <class C>
 constexpr int kPacksOfLane = kRowOfWarp<C> / kPack / kWarp;
 
 // step(number, more) for every kStep-th pack of this thread; more(i): whether there is another i packs on. The widest
-// row of a warp is a case of its own if kUnroll: its packs are known to the compiler.
+// row of a warp is a separate case if kUnroll: its packs are known to the compiler.
 template <class A, int kStep, bool kUnroll, class Rows, class Step>
 __device__ __forceinline__ void for_numbers(const Rows& rows, const Step& step) {
   using Index = typename A::Index;

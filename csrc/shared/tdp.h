@@ -12,7 +12,7 @@ struct Param {
   int64_t n, column;
 };
 
-// Parameters side by side, without references of its own to the dense ones: made anew for every call.
+// Parameters side by side, without owning references to the dense ones: created for every call.
 struct Group {
   std::vector<Param> params;
   std::vector<Tensor> copies;  // of what was not dense

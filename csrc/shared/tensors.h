@@ -1,5 +1,5 @@
-// Tensors through torch's stable ABI, and what every op asks of its arguments. Whoever includes this has said
-// before where its tensors are: fmk::Here; what an op holds while it runs there: fmk::Device; and the dispatch
+// Tensors through torch's stable ABI, and what every op asks of its arguments. A file that includes this defines
+// first where its tensors are: fmk::Here; what an op holds while it runs there: fmk::Device; and the dispatch
 // key of the ops: FMK_KEY. The op families are the headers beside this one, written once for every device:
 // arguments checked, outputs made, ops registered; the arithmetic is the `run_...` functions they declare.
 #pragma once
@@ -26,7 +26,7 @@ using torch::stable::Tensor;
 using OptTensor = std::optional<Tensor>;
 
 // The messages people read come from the checks in fmkernels/ops, which run when one of these fails:
-// this is the memory-safety net for whoever calls torch.ops.fmkernels.* directly.
+// this is the memory-safety net for direct calls of torch.ops.fmkernels.*.
 #define FMK_CHECK(condition, ...) STD_TORCH_CHECK(condition, "fmkernels: ", __VA_ARGS__)
 
 // ---- dtypes ----
@@ -86,7 +86,7 @@ inline Tensor fresh(std::initializer_list<int64_t> sizes, Dtype dtype) {
 }
 inline Tensor fresh_like(const Tensor& x, Dtype dtype) { return fresh(x.sizes(), dtype); }
 inline Tensor fresh_like(const Tensor& x) { return fresh(x.sizes(), dtype_of(x)); }
-// Stands for an output that was not asked for.
+// A placeholder for an output that was not asked for.
 inline Tensor nothing() { return fresh({0}, Dtype::f32); }
 
 inline Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
@@ -127,7 +127,7 @@ inline std::pair<const char*, const char*> span_of(const Tensor& x) {
   for (int64_t i = 0; i < x.dim(); i++) last += (x.size(i) - 1) * x.stride(i);
   return {begin, begin + (last + 1) * size_of(dtype_of(x))};
 }
-// An output has memory of its own: no element twice, none in the range of another argument.
+// An output has separate memory: no element twice, none in the range of another argument.
 inline void check_writable(const Tensor& out, const char* name, const std::vector<const Tensor*>& others) {
   if (out.numel() == 0) return;
   std::vector<std::pair<int64_t, int64_t>> dims;  // (stride, size): each must step over all smaller ones

@@ -1,8 +1,8 @@
 """Every op in plain PyTorch: the oracle of the tests and the last fallback.
 
 Forward functions are differentiable by autograd; the ``*_backward`` functions are the same gradients
-written out, for whoever calls ``torch.ops.fmkernels`` on a device without kernels, and for the reader
-who is about to write one.
+written out, for calls of ``torch.ops.fmkernels`` on a device without kernels, and as the reference for
+writing one.
 """
 
 from fmkernels.eager.depthwise import depthwise, depthwise_backward

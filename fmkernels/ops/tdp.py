@@ -170,7 +170,7 @@ class TdpGroup:
         self.__init__(state["params"], weight_offset=state["weight_offset"])
 
     def refresh(self) -> bool:
-        """Notes the outputs' dtype, the promotion of every param0 and param1, anew; True if it changed.
+        """Update the outputs' dtype, the promotion of every param0 and param1; True if it changed.
 
         Seeing it on every call would cost as much as the arithmetic: it is seen when the first parameter's
         dtype or device changed, or when the native call finds that another's did.

@@ -1,4 +1,4 @@
-"""Read YAML that somebody else may have made, of bounded size and depth. Apart from untrusted.py: it imports yaml."""
+"""Read YAML from untrusted sources, of bounded size and depth. Apart from untrusted.py: it imports yaml."""
 
 from typing import Any
 

@@ -56,7 +56,7 @@ def backward(
     try:
         for k, (name, term) in enumerate(terms.items()):
             for p in parameters:
-                p.grad = None  # autograd then gives a tensor of its own, which may be added to in place
+                p.grad = None  # autograd then gives a separate tensor, which may be added to in place
             term.backward(retain_graph=k < len(terms) - 1)
             grads = [p.grad for p in parameters]
             norms[name] = norm(grads, parameters)

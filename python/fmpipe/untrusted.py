@@ -1,4 +1,4 @@
-"""Read files that somebody else may have made: text of bounded size and depth, and models without their Python code."""
+"""Read files from untrusted sources: text of bounded size and depth, and models without their Python code."""
 
 import errno
 import json
@@ -84,7 +84,7 @@ def load_pretrained(cls: type, folder: Path, **options) -> "PreTrainedModel":
     """``from_pretrained`` of a class of transformers, on a local folder, never with code from it or from the network.
 
     transformers asks on standard input whether to run such code, unless it is told not to. Raises ValueError for a
-    folder whose configs refer to Python files in it, also where transformers has a class of its own and would ignore
+    folder whose configs refer to Python files in it, also where transformers has its own class and would ignore
     them, for one that names an attention kernel, which transformers would fetch from the Hub and run, for an adapter
     of peft, which names another model to load, and for a config that is not bounded JSON.
     """

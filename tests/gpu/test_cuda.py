@@ -37,13 +37,13 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_broken_kernel_is_caught_and_a_mended_one_is_not(name, seed):
+def test_a_broken_kernel_is_caught_and_a_fixed_one_is_not(name, seed):
     with host_cuda.ordered(seed):
         said = host_cuda.broken(name)
         assert said.startswith("cuda_on_host: ")
         if seed == 0:
             assert BROKEN[name] in said
-        assert host_cuda.broken(f"mended {name}") == ""
+        assert host_cuda.broken(f"fixed {name}") == ""
 
 
 # Weights are read by each of the two rows, tables by each of q and k too.
@@ -238,7 +238,7 @@ def test_lists_of_any_length_up_to_the_launch():
 
 
 def test_wide_rows_with_a_scale_of_each_sample():
-    """Their gradients to scale and offset are a kernel of its own; many rows of one scale are cut into runs."""
+    """A separate kernel computes the gradients of scale and offset; many rows of one scale are cut into runs."""
     for shape, scales in (((2, 3, 6300), 2), ((1, 150, 6304), 1)):
         leaves = [y.requires_grad_() for y in (r(*shape), r(scales, shape[2]), r(scales, shape[2]))]
         grads = torch.autograd.grad(fk.td_layer_norm(*leaves).square().sum(), leaves)

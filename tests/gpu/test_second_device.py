@@ -1,6 +1,6 @@
 """Tensors of a second device, which cannot be mixed with the CPU's: ops, pipeline, graphs, commands, training.
 
-Written from the requirements, without looking at the code. Run by ``make test`` in a process of its own:
+Written from the requirements, without looking at the code. Run by ``make test`` in a separate process:
 --second-device.
 """
 

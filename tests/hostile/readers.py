@@ -155,7 +155,7 @@ def remove(file: Path) -> None:
 
 
 def reindexed(file: Path) -> None:
-    """Give a checkpoint with a changed file the digests of what it has now, as somebody who means harm would."""
+    """Give a checkpoint with a changed file the digests of what it has now, as an attacker would."""
     index = json.loads((file.parent / checkpoint.INDEX).read_text())
     index.pop("digest")
     data = file.read_bytes()

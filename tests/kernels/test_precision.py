@@ -229,7 +229,7 @@ def test_what_cannot_be_converted_is_left_and_named():
     report = quantize(model, "int8", skip=["skip*"], min_gain=0)
     assert [layer.name for layer in report.swapped] == ["taken"]
     reasons = dict(report.left)
-    assert reasons["own"] == "Own has a forward of its own"
+    assert reasons["own"] == "Own defines its own forward"
     assert reasons["shared"] == reasons["twin"] == "its weight is shared with another module"
     assert "is computed" in reasons["computed"]
     assert "reads the weight itself" in reasons["attention.out_proj"]

@@ -223,7 +223,7 @@ def test_group_gradients_equal_single_ones():
 
 
 def test_group_gradients_under_a_dispatch_mode():
-    """Where somebody looks at the operations, the registered op serves, with the same gradients."""
+    """Under a dispatch mode, the registered op is used, with the same gradients."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):

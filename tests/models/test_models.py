@@ -30,7 +30,7 @@ def pair(dim, hidden, blocks, grid=16):
 
 
 def small(norm_type="TDRMSN", positions="APE", **config):
-    """A network of odd numbers with parameters drawn anew: at their initial values time makes no difference."""
+    """A network of odd numbers with parameters drawn at random: at their initial values time makes no difference."""
     stages = pair((16, 20), (20, 12), (3, 3), grid=3)
     return randomized(DiMR(stages, channels=3, norm_type=norm_type, positions=positions, **config))
 

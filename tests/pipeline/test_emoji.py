@@ -117,8 +117,8 @@ def test_a_wrong_list_of_prompts_is_named(text, said, tmp_path):
 
 
 def test_own_prompts_accept_several_pictures_or_none(tmp_path):
-    (tmp_path / "more.tsv").write_text(f"somebody happy\t{table()[0].char}, {table()[1].name}\n\nx\n", encoding="utf-8")
-    assert evaluate.own_prompts(tmp_path / "more.tsv") == [("somebody happy", {0, 1}, ""), ("x", frozenset(), "")]
+    (tmp_path / "more.tsv").write_text(f"someone happy\t{table()[0].char}, {table()[1].name}\n\nx\n", encoding="utf-8")
+    assert evaluate.own_prompts(tmp_path / "more.tsv") == [("someone happy", {0, 1}, ""), ("x", frozenset(), "")]
     (tmp_path / "none.tsv").write_text("\n")
     with pytest.raises(ValueError, match=r"none\.tsv contains no prompts"):
         evaluate.own_prompts(tmp_path / "none.tsv")

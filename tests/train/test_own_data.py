@@ -140,7 +140,7 @@ def test_init_prints_the_preset_with_a_comment_on_every_key(tmp_path, preset):
 
 
 def started(tmp_path, *arguments):
-    """A training in a process of its own, once it has logged its first step of the flow."""
+    """A training in a separate process, once it has logged its first step of the flow."""
     process = subprocess.Popen(
         [sys.executable, "-m", "fmpipe", "train", *map(str, arguments)],
         stderr=subprocess.PIPE,

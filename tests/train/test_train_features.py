@@ -352,7 +352,7 @@ def test_compile_keeps_names_losses_and_the_resumed_bits(tiny, tmp_path):
         check_resumed(settings.with_overrides(config, ["compile=true"]), tmp_path, at=3)
         assert counters["stats"]["unique_graphs"] > 0
 
-    # In a process of its own: those that later tests fork would inherit the compiler's threads, and wait for them.
+    # In a separate process: those that later tests fork would inherit the compiler's threads, and wait for them.
     assert os.waitpid(fork(compiled), 0)[1] == 0
     whole = settings.with_overrides(config, [f"out={tmp_path / 'whole'}"])
     assert states(plain)["model"].keys() == states(whole)["model"].keys()

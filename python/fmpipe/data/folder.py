@@ -66,7 +66,7 @@ class Folder:
 
     @classmethod
     def has_captions(cls, path: str | Path) -> bool:
-        """Tell whether a folder has captions of its own."""
+        """Tell whether a folder has its own captions."""
         return any((Path(path) / name).is_file() for name in CAPTIONS) or any(Path(path).rglob("*.txt"))
 
     @cached_property

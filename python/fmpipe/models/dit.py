@@ -17,7 +17,7 @@ FREQUENCIES = 128  # of the time features
 
 
 def modulated_norm(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    """``layer_norm(x) (1 + scale) + shift`` without parameters of its own; shift, scale: (B, D)."""
+    """``layer_norm(x) (1 + scale) + shift`` without learned parameters; shift, scale: (B, D)."""
     return td_layer_norm(x, 1 + scale, shift, eps=1e-6)
 
 

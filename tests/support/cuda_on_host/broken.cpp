@@ -117,13 +117,13 @@ const Case cases[] = {{"out of bounds", reads_beyond},
 
 }  // namespace
 
-// What is said of a kernel by that name; with "mended " before the name, of the kernel without its mistake.
+// What is said of a kernel by that name; with "fixed " before the name, of the kernel without its mistake.
 extern "C" const char* cuda_on_host_broken(const char* asked) {
   static std::string said;
-  const std::string mended = "mended ", name = asked;
-  const bool good = name.rfind(mended, 0) == 0;
+  const std::string fixed = "fixed ", name = asked;
+  const bool good = name.rfind(fixed, 0) == 0;
   for (const Case& one : cases) {
-    if (one.name != (good ? name.substr(mended.size()) : name)) continue;
+    if (one.name != (good ? name.substr(fixed.size()) : name)) continue;
     const bool address = one.kernel == reads_beyond || one.kernel == reads_vector;  // these take a distance
     cuda_on_host::state().regions[reinterpret_cast<uintptr_t>(memory)].bytes = sizeof(memory);
     cudaLaunchConfig_t config;
