@@ -49,7 +49,7 @@ def test_the_catalogue_of_ops_runs():
     for block in blocks(OPS, "python"):
         exec(compile(block, "docs/ops.md", "exec"), names)
     assert names["stats"].as_dict().keys() >= {"mu/rms", "z_init/var"}
-    assert names["y"].shape == (2, 256, 67584)
+    assert names["wide"].shape == (2, 256, 67584)
     assert names["h"].shape == (2, 257, 2048)
 
 
