@@ -22,7 +22,7 @@ TORCH_rocm := 'torch==$(TORCH_VERSION)+rocm$(ROCM)' --extra-index-url https://do
 ifneq ($(and $(TORCH),$(filter-out $(TORCH),$(TORCH_NOW))),)
 .PHONY: $(VENV)/.torch
 endif
-# One process per core, each with one thread: most tests are too small for two. The longest file comes first.
+# One process per core, each with one thread: most tests are too small for two.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell nproc)
 FILES := --dist loadfile --no-loadscope-reorder
 # They fork trainings: a child of a process whose torch has started its threads may crash, or wait forever.
@@ -62,7 +62,7 @@ demo: setup  ## eight pictures of the default model: out/demo.png, out/demo.html
 	    --trace --out out/demo --grid out/demo.png --html out/demo.html
 
 test: setup  ## the whole suite, then the op tests on the Triton kernels, the CUDA kernels and their PTX (half an hour)
-	$(PYTEST) $(FILES) tests/train/test_shapes_tiny.py tests -m "not forks"
+	$(PYTEST) $(FILES) tests -m "not forks"
 	@$(MAKE) --no-print-directory test-sharded
 	@$(MAKE) --no-print-directory test-device
 	@$(MAKE) --no-print-directory test-triton

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 GOLDEN = Path(__file__).parent / "golden"
 ONLY = {"test_triton.py": "triton", "test_cuda.py": "cuda", "test_ptx.py": "ptx"}  # files about one implementation
+LONGEST = "test_shapes_tiny.py"  # starts first, so that no process is left waiting for it at the end
 
 
 def pytest_addoption(parser):
@@ -60,17 +61,23 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(items, config):
-    """Leave out the tests and rows of other kernels."""
+    """Leave out the tests and rows of other kernels, and begin with the longest file."""
     kernels = config.getoption("kernels").replace("ptx", "cuda")
     left_out = [item for item in items if any(kernels not in m.args for m in item.iter_markers("kernels"))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+    items.sort(key=lambda item: item.path.name != LONGEST)
 
 
 @pytest.fixture(autouse=True)
-def seed():
+def same_start():
+    """Seed the generator, and restore the number of threads: with two, later tests would take ten times as long."""
     torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    yield
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")
