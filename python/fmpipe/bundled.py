@@ -76,14 +76,15 @@ def parts(name: str) -> dict:
     """
     import torch
 
+    from fmpipe import models
     from fmpipe.known import KnownCaptions
-    from fmpipe.models import DiMR, LinearHead
     from fmpipe.text import MiniLMText
     from fmpipe.vae import LatentVAE
 
     folder = Path(str(files("fmpipe") / "assets" / BUNDLED[name]))
     settings = {k: v for k, v in read_json(folder / INDEX).items() if k[0] != "_" and type(v) is not list}
-    classes = {"text_head": LinearHead, "velocity_net": DiMR, "vae": LatentVAE}
+    head = getattr(models, read_json(folder / "text_head" / "config.json")["_class_name"])
+    classes = {"text_head": head, "velocity_net": models.DiMR, "vae": LatentVAE}
     made = {part: cls.from_pretrained(folder / part, torch_dtype=torch.float32) for part, cls in classes.items()}
     encoder = MiniLMText.from_pretrained(tokens=made["text_head"].config.tokens)
     return {"text_encoder": encoder, **made, **settings, "known": KnownCaptions.load(folder)}
