@@ -179,7 +179,7 @@ def test_check_finds_a_doubled_scale(default, tmp_path):
     config.write_text(json.dumps(values | {"scaling_factor": 2 * values["scaling_factor"]}))
     result = CliRunner().invoke(app, ["check", str(tmp_path / "copy"), "--n", "4", "--out", str(tmp_path / "out")])
     findings = json.loads((tmp_path / "out" / "check.json").read_text())["findings"]
-    assert sum(f["status"] != "skipped" for f in findings) == 18
+    assert sum(f["status"] != "skipped" for f in findings) == 19
     assert result.exit_code == 1, result.output
     assert (findings[0]["name"], findings[0]["causes"]) == ("latent_scale", [])
     assert re.search(r"Divide scaling_factor by (1\.[6-9]|2)", findings[0]["advice"])
@@ -220,7 +220,7 @@ def test_a_mixture_of_two_pictures_is_blurred():
     truth = torch.stack([source[k].image for k in range(0, 600, 100)]) / 127.5 - 1
     judge = evaluate.Judge(truth)
     pictures = truth / 2 + 0.5
-    question = evaluate.Question("", frozenset([200]))
+    question = evaluate.Question("", frozenset([2]))
     (sharp,) = judge((pictures[2:3] + 0.01).clamp(0, 1), [question])
     (mixed,) = judge((pictures[2:3] + pictures[4:5]) / 2, [question])
     assert (sharp["blurred"], mixed["blurred"]) == (False, True)
