@@ -61,6 +61,11 @@ def number(op: str, name: str, value: object) -> None:
         raise ValueError(f"{op}: {name} must be finite, got {got}")
 
 
+def flag(op: str, name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{op}: {name} must be True or False, got {type(value).__name__}")
+
+
 def sigmas(op: str, sigma_min: object, sigma_max: object) -> None:
     number(op, "sigma_min", sigma_min)
     number(op, "sigma_max", sigma_max)

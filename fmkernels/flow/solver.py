@@ -162,8 +162,9 @@ def sample(
     plan = _checked(
         velocity, z0, schedule, solver, guidance, gain, dt_scale, time_dir, trace, callback, step_end, graph
     )
+    numbers = None if guidance is None else float(guidance), float(gain), float(dt_scale)  # torch takes no int of 2**64
     run = Run(
-        velocity, z0, plan, guidance, gain, dt_scale, trace if isinstance(trace, Trace) else Trace(), callback,
+        velocity, z0, plan, *numbers, trace if isinstance(trace, Trace) else Trace(), callback,
         step_end, copy_state, capturable(graph, z0.device, solver),
     )  # fmt: skip
     SOLVERS[solver](run)

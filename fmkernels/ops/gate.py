@@ -53,6 +53,7 @@ def gate_mul(a: Tensor, b: Tensor | None = None, act: str = "gelu", *, gate_firs
     """
     if act not in _ACTIVATIONS:
         raise ValueError(f"gate_mul: act must be one of {', '.join(map(repr, _ACTIVATIONS))}, got {act!r}")
+    checks.flag("gate_mul", "gate_first", gate_first)
     return _GATE_MUL(a, b, _ACTIVATIONS[act], gate_first)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from reprlib import repr
 
 from fmpipe.sampling import STORED, check_setting
-from fmpipe.untrusted import read_json
+from fmpipe.untrusted import check_weights, read_json
 
 BUNDLED = {"default": "emoji-64", "emoji-64": "emoji-64"}  # name: folder under assets/
 INDEX = "model_index.json"
@@ -93,10 +93,11 @@ def parts(name: str) -> dict:
 def tensors_of(folder: Path) -> dict[str, set[str]]:
     """Return part -> the names of its tensors on disk. diffusers leaves missing ones at random values.
 
-    Raises OSError if a file is damaged.
+    Raises OSError if a file is damaged or no regular file.
     """
     from safetensors import SafetensorError, safe_open
 
+    check_weights(folder)
     names = {}
     for part in (p for p in PARTS[1:] if (folder / p).is_dir()):
         names[part] = set()

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 LEVELS = 64  # of nesting; what the libraries write has at most ten
 BYTES = 64 << 20  # of a JSON file; the largest, the tokenizer of a language model, has 20 million
+COUNT = 1000  # of layers, experts and so on; the largest models have a few hundred
+_COUNTED = re.compile("layers?$|depths?$|experts$|num_labels|layers_")
 ADAPTER = "adapter_config.json"
 IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention")  # those of torch; flash attention may come from the Hub
 CONFIGS = ("config.json", "tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
@@ -29,6 +32,13 @@ def check_regular(file: Path, limit: int = BYTES) -> None:
         raise OSError(kind, f"{os.strerror(kind)}: it is not a regular file", str(file))
     if found.st_size > limit:
         raise ValueError(f"{file} has {found.st_size:,} bytes, more than {limit:,}")
+
+
+def check_weights(folder: Path) -> None:
+    """Raise OSError for weights in a folder, or in folders in it, that are no regular files: a pipe is never read."""
+    for pattern in ("*.safetensors", "*/*.safetensors"):
+        for file in Path(folder).glob(pattern):
+            check_regular(file, sys.maxsize)
 
 
 def read_bytes(file: Path, limit: int = BYTES) -> bytes:
@@ -80,19 +90,32 @@ def _implementations(value: object, named: bool = False) -> Iterator[object]:
         yield value
 
 
+def _check_counts(value: object, name: str) -> None:
+    """Raise ValueError for numbers of layers that no model has: building them would take hours and all memory."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        most = 100_000 if key == "num_labels" else COUNT
+        if type(part) is int and part > most and _COUNTED.search(str(key)):
+            raise ValueError(f"{name}: {key} is {part}, more than {most:,}")
+        _check_counts(part, name)
+
+
 def load_pretrained(cls: type, folder: Path, **options) -> "PreTrainedModel":
     """``from_pretrained`` of a class of transformers, on a local folder, never with code from it or from the network.
 
     transformers asks on standard input whether to run such code, unless it is told not to. Raises ValueError for a
     folder whose configs refer to Python files in it, also where transformers has its own class and would ignore
     them, for one that names an attention kernel, which transformers would fetch from the Hub and run, for an adapter
-    of peft, which names another model to load, and for a config that is not bounded JSON.
+    of peft, which names another model to load, for a config that is not bounded JSON, and for more than COUNT layers;
+    OSError for weights that are not a regular file.
     """
+    check_weights(folder)
     if (Path(folder) / ADAPTER).exists():
         raise ValueError(f"{ADAPTER} in {str(folder)!r} names another model; merge the adapter into the model first")
     code = sorted(Path(folder).glob("*.py"))
     for name in CONFIGS:
         found = read_json(Path(folder) / name)
+        _check_counts(found, name)
         if kernels := sorted(set(map(str, _implementations(found))) - set(IMPLEMENTATIONS)):
             raise ValueError(f"{name} names {kernels[0]!r} as an implementation; use {' or '.join(IMPLEMENTATIONS)}")
         if "auto_map" in found and code:

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 
 from fmpipe.models.checkpoint import read_state
 from fmpipe.models.networks import CheckpointError, Fit, compare
-from fmpipe.untrusted import read_json
+from fmpipe.untrusted import check_weights, read_json
 
 SD_SCALE = 0.18215  # Stable Diffusion 1 and 2
 CROSSFLOW_SCALE = 0.23010  # CrossFlow, DiMR, U-ViT: of the same autoencoder
@@ -199,6 +199,7 @@ class LatentVAE(ModelMixin, ConfigMixin):
     @classmethod
     def from_folder(cls, folder: str | Path) -> "LatentVAE":
         """Load a folder of :meth:`save_pretrained`, or one that :meth:`from_diffusers` reads."""
+        check_weights(folder)
         config = Path(folder) / "config.json"
         own = read_json(config).get("_class_name") == cls.__name__
         return cls.from_pretrained(folder) if own else cls.from_diffusers(folder)
@@ -344,6 +345,7 @@ def _read_folder(folder: Path, kwargs: dict) -> ModelMixin:
         folder = folder / "vae"
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"no diffusers model at {folder}: it must be a local folder with config.json")
+    check_weights(folder)
     kind = read_json(folder / "config.json").get("_class_name")
     if kind not in _KINDS:
         hint = "; load it with LatentVAE.from_pretrained" if kind == "LatentVAE" else ""

@@ -191,6 +191,12 @@ def test_guidance_is_one_batched_forward(solver, with_callback):
     assert fk.sample(velocity, z0, uniform(2), guidance=0.0).trace.column("mean_abs_v")[0, 0] > 0
 
 
+@pytest.mark.parametrize("setting", ["guidance", "gain", "dt_scale"])
+def test_numbers_may_be_integers_of_any_size(setting):
+    calm = lambda x, t, null=None: torch.zeros_like(x)  # noqa: E731
+    assert_close(fk.sample(calm, start(), uniform(4), solver="ab2", **{setting: 10**30}).x, start())
+
+
 @pytest.mark.parametrize("factor", [1.5, 0.5, -1.0, 0.0])
 @pytest.mark.parametrize("solver", EVALUATIONS)
 def test_gain_and_dt_scale(solver, factor):

@@ -182,6 +182,10 @@ ROWS = [
     Row("pipeline", "vae/diffusion_pytorch_model.safetensors#pickle", "refuse", pickled()),
     Row("pipeline", "velocity_net/diffusion_pytorch_model.safetensors#empty", "refuse", safetensors({})),
     Row("pipeline", "text_head/diffusion_pytorch_model.safetensors#folder", "refuse", folder),
+    Row("pipeline", "velocity_net/diffusion_pytorch_model.safetensors#fifo", "refuse", fifo),
+    Row("pipeline", "text_encoder/model.safetensors#fifo", "refuse", fifo),
+    Row("pipeline", "text_encoder/config.json#layers", "refuse", '{"model_type": "clip_text_model", "num_hidden_layers": 10000000}'),
+    Row("pipeline", "text_encoder/config.json#labels", "refuse", '{"model_type": "clip_text_model", "num_labels": 1000000000}'),
     Row("pipeline", "text_encoder/model.safetensors#cut", "refuse", safetensors({"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}})),
     # checkpoints
     Row("checkpoint", "checkpoint.json#deep", "refuse", nested(DEEP)),

@@ -105,6 +105,7 @@ def source(kind: str) -> Callable[[Path, Path], tuple[str, str]]:
     def read(file: Path, place: Path) -> tuple[str, str]:
         def items() -> None:
             found = open_source(kind, file.parent if kind in ("folder", "latents") else file, size=8)
+            assert found.digest
             for i in range(len(found)):
                 found.latent(i) if kind == "latents" else found[i]
 

@@ -197,6 +197,7 @@ WRONG = {
     # gate
     "gate_mul: act of a typo": ("act", lambda a: fk.gate_mul(a, act="swish"), lambda: [r(2, 8)]),
     "gate_mul: odd halves": ("a", lambda a: fk.gate_mul(a, act="silu"), lambda: [r(2, 7)]),
+    "gate_mul: gate_first a tuple": ("gate_first", lambda a: fk.gate_mul(a, gate_first=()), lambda: [r(2, 8)]),
     "gate_mul: b of another shape": ("b", lambda a, b: fk.gate_mul(a, b, "silu"), lambda: [r(2, 8), r(1, 8)]),
     "gated_add: y of another shape": ("y", lambda a, g, b: fk.gated_add(a, g, b), lambda: [x(), r(6), r(1, 6)]),
     "gated_add: gate that would broadcast": ("gate", lambda a, g, b: fk.gated_add(a, g, b), lambda: [x(), r(1), v()]),
@@ -217,6 +218,21 @@ WRONG = {
         "q",
         lambda q, c: fk.qk_norm_rope(q, None, None, None, c, c),
         lambda: [r(2, 3, 8), r(3, 8)],
+    ),
+    "qk_norm_rope: norm a number": (
+        "norm",
+        lambda q, c: fk.qk_norm_rope(q, None, None, None, c, c, norm=1),
+        lambda: [r(1, 3, 2, 8), r(3, 8)],
+    ),
+    "qk_norm_rope: interleaved a string, in place": (
+        "interleaved",
+        lambda q, c: fk.qk_norm_rope(q, None, None, None, c, c, interleaved="x", inplace=True),
+        lambda: [r(1, 3, 2, 8), r(3, 8)],
+    ),
+    "qk_norm_rope: sequence_dim a float": (
+        "sequence_dim",
+        lambda q, c: fk.qk_norm_rope(q, None, None, None, c, c, sequence_dim=1.0),
+        lambda: [r(1, 3, 2, 8), r(3, 8)],
     ),
     "qk_norm_rope: k of another length": (
         "k",

@@ -280,6 +280,15 @@ def test_the_diffusion_stage(tiny, tmp_path):
     assert log[-1]["loss/diffusion"] > 0
 
 
+@pytest.mark.parametrize("stage", ["diffusion", "flow"])
+def test_every_trained_parameter_has_a_gradient(tiny, tmp_path, stage):
+    """DDP would wait for those that have none."""
+    config = changed(tiny, tmp_path, "flow.losses.multi_scale=false")
+    made = STAGES[stage](config, StageInputs(config))
+    sum(made.objective(**made.batches(0)).losses.values()).backward()
+    assert [name for name, p in made.objective.named_parameters() if p.requires_grad and p.grad is None] == []
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_and_is_named(tiny, tmp_path, monkeypatch):
     from fmpipe.train import batches
 

@@ -2,11 +2,14 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
+
+from fmpipe.untrusted import check_regular
 
 
 class Item(NamedTuple):
@@ -65,9 +68,10 @@ def digest_of(*parts: object) -> str:
 
 
 def file_digests(files: Iterable[Path]) -> list[tuple[int, str]]:
-    """Return (size, sha256) of each file."""
+    """Return (size, sha256) of each file; OSError for one that is not a regular file, which might never end."""
     digests = []
     for file in files:
+        check_regular(file, sys.maxsize)
         sha = hashlib.sha256()
         with file.open("rb") as stream:
             while chunk := stream.read(1 << 20):

@@ -120,9 +120,11 @@ def save_lora(model: nn.Module, folder: Path) -> None:
 def load_lora(model: nn.Module, folder: Path) -> None:
     """Read the weights that :func:`save_lora` wrote into a model that has LoRA layers.
 
-    Raises ValueError for weights of other layers or another rank.
+    Raises ValueError for weights of other layers or another rank, OSError if there are none.
     """
     file = folder / LORA / WEIGHTS
+    if not file.is_file():
+        raise OSError(f"lora: {file} is missing, the weights that belong to the model")
     try:
         found = optional("peft", "lora").set_peft_model_state_dict(model, load_file(file))
     except RuntimeError as error:

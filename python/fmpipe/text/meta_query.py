@@ -13,7 +13,7 @@ from transformers import AutoModel, DynamicCache, PreTrainedModel, PreTrainedTok
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from fmpipe.text.base import FrozenText, check_count, located
-from fmpipe.text.connector import LORA, Connector, add_lora, is_lora, load_lora, save_lora, without_lora
+from fmpipe.text.connector import Connector, add_lora, is_lora, load_lora, save_lora, without_lora
 from fmpipe.text.protocol import check_prompts
 
 QUERIES = "meta_queries.safetensors"
@@ -251,8 +251,12 @@ class MetaQueryText(FrozenText):
         folder = located("MetaQueryText", folder, local_files_only)
         encoder = super().from_pretrained(folder, **arguments)
         if not (folder / QUERIES).is_file():
+            if (folder / cls.config_name).exists():
+                raise OSError(f"MetaQueryText: {folder} has a {cls.config_name}, but no {QUERIES}, its trained queries")
             return encoder
         saved, own = load_file(folder / QUERIES), encoder._own()
+        if "queries" not in saved:
+            raise ValueError(f"MetaQueryText: {QUERIES} in {folder} has no tensor 'queries'")
         if saved["queries"].shape != encoder.queries.shape:
             raise ValueError(
                 f"MetaQueryText: num_queries is {encoder.tokens}, {folder} has {len(saved['queries'])} queries"
@@ -262,6 +266,6 @@ class MetaQueryText(FrozenText):
         with torch.no_grad():
             for name, x in own.items():
                 x.copy_(saved[name])
-        if encoder.config.lora and (folder / LORA).is_dir():
+        if encoder.config.lora:
             load_lora(encoder.model, folder)
         return encoder

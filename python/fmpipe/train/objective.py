@@ -80,6 +80,8 @@ class FlowObjective(nn.Module):
         super().__init__()
         self.text_head, self.velocity_net, self.config, self.fp32_net = text_head, velocity_net, config, fp32_net
         self.text_encoder = text_encoder
+        if not config.multi_scale:
+            _freeze_coarse(velocity_net)
         self.register_state_dict_post_hook(_without_frozen)
         self.register_load_state_dict_pre_hook(_with_frozen)
         self.couples = bool(config.contrastive)  # a sample's gradient depends on the other samples of its batch
@@ -268,6 +270,12 @@ class HeadObjective(nn.Module):
     def after_step(self) -> None: ...
 
 
+def _freeze_coarse(net: DiMR | DiT) -> None:
+    """Freeze the velocities of the coarser stages, which no loss uses: DDP would wait for their gradients."""
+    for stage in list(getattr(net, "stages", []))[:-1]:
+        stage.output_layer.requires_grad_(False)
+
+
 def _frozen(objective: FlowObjective) -> dict[str, Tensor]:
     """Return the parameters of the text encoder that are not trained, by their names in the objective."""
     if objective.text_encoder is None:
@@ -360,6 +368,10 @@ class DiffusionObjective(nn.Module):
     def __init__(self, net: DiMR, time_weight: bool):
         super().__init__()
         self.velocity_net, self.time_weight, self.diffusion = net, time_weight, losses.Diffusion()
+        _freeze_coarse(net)
+        for name, parameter in net.named_parameters():
+            if name.endswith(("tensor_true", "tensor_false")):  # the null indicator, which is not passed
+                parameter.requires_grad_(False)
 
     def forward(self, z1: Tensor, eps: Tensor, steps: Tensor) -> Outcome:
         """Return the outcome of a batch. z1, eps: (B, C, H, W). steps: (B,) in 0 … T - 1."""
