@@ -136,6 +136,9 @@ ROWS = [
     Row("folder", "captions.csv#huge-cell", "any", "file_name,text\n1.png," + "x" * 200_000 + "\n"),
     Row("folder", "captions.csv#nul", "any", b"file_name,text\n1.png,a\0b\n"),
     Row("folder", "captions.jsonl#bom", "read", '\ufeff{"file_name": "1.png", "text": "a"}\n'),
+    Row("folder", "1.txt#long", "refuse", "a " * 600_000),
+    Row("folder", "captions.txt#long", "refuse", "1.png\t" + "a " * 600_000 + "\n"),
+    Row("folder", "captions.txt#fifo", "any", fifo),
     Row("folder", "1.txt#spaces", "refuse", " \n\t\n"),
     Row("folder", "1.txt#link", "refuse", link("/etc/passwd")),
     # images

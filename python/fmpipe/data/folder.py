@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from reprlib import repr  # shortened: a value of a damaged file may be long
 from typing import BinaryIO
 
 import torch
@@ -134,14 +135,20 @@ def caption_texts(value: object) -> tuple[str, ...]:
     """Return the captions of a str or a list of str; raise ValueError for other or empty values."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t.strip() for t in texts):
-        raise ValueError(f"expected a caption or a list of captions, got {value!r}")
+        raise ValueError(f"expected a caption or a list of captions, got {repr(value)}")
+    if (longest := max(map(len, texts))) > CAPTION_BYTES:
+        raise ValueError(f"a caption has {longest} characters, more than {CAPTION_BYTES}")
     return tuple(text.strip() for text in texts)
 
 
-def caption_file(file: Path) -> str:
-    """Return the text of a file. A link out of its folder may lead to any file of the user, so it is refused."""
+def caption_file(file: Path, limit: int = IMAGE_BYTES) -> str:
+    """Return the text of a regular file of at most ``limit`` bytes.
+
+    A link out of its folder may lead to any file of the user, so it is refused.
+    """
     if not (target := file.resolve()).is_relative_to(file.parent.resolve()):
         raise ValueError(f"Folder: {file} is a symbolic link out of its folder, to {target}; copy the file there")
+    check_regular(file, limit)
     try:
         return file.read_text(encoding="utf-8-sig")  # with or without a byte order mark
     except UnicodeDecodeError as error:
@@ -150,7 +157,7 @@ def caption_file(file: Path) -> str:
 
 def _beside(image: Path) -> tuple[str, ...]:
     file = image.with_suffix(".txt")
-    captions = caption_lines(caption_file(file)) if file.is_file() else ()
+    captions = caption_lines(caption_file(file, CAPTION_BYTES)) if file.is_file() else ()
     if not captions:
         state = "empty" if file.is_file() else "missing"
         raise ValueError(f"Folder: {image} has no caption: {file.name} beside it is {state}")
@@ -168,7 +175,7 @@ def _from_txt(file: Path, keys: list[str], named: Callable) -> list[tuple[str, .
     for number, (line, key) in enumerate(zip(lines, keys), 1):
         if not line.strip():
             raise ValueError(f"Folder: {key} has no caption: line {number} of {file} is empty")
-    return [(line.strip(),) for line in lines]
+    return [caption_texts(line) for line in lines]
 
 
 def _from_csv(file: Path, keys: list[str], named: Callable) -> list[tuple[str, ...]]:
@@ -205,5 +212,5 @@ def _add(captions: dict[str, tuple[str, ...]], row: object, named: Callable) -> 
     if name is None or text is None:
         raise ValueError('expected "file_name" and "text"')
     if (key := named(row[name])) not in captions:
-        raise ValueError(f"no image {row[name]!r} in the folder")
+        raise ValueError(f"no image {repr(row[name])} in the folder")
     captions[key] += caption_texts(row[text])

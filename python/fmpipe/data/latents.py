@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fmpipe.data.cache import Latents, cache_latents
-from fmpipe.data.folder import IMAGES, caption_file, caption_json, caption_lines, read_captions
+from fmpipe.data.folder import CAPTION_BYTES, IMAGES, caption_file, caption_json, caption_lines, read_captions
 from fmpipe.data.mixture import Mixture
 from fmpipe.data.shards import Member, find_shards, index_shards
 from fmpipe.data.source import Item, Source, digest_of, file_digests
@@ -200,7 +200,7 @@ def _beside(stem: Path) -> tuple[str, ...]:
         file = stem.with_name(stem.name + suffix)
         if file.is_file():
             try:
-                return read(caption_file(file))
+                return read(caption_file(file, CAPTION_BYTES))
             except ValueError as error:
                 raise ValueError(f"LatentFiles: {file}: {error}") from None
     return ()
