@@ -58,7 +58,9 @@ def tensor(data: atheris.FuzzedDataProvider, shapes: list[list[int]]) -> torch.T
     return x
 
 
-def argument(kind: str, data: atheris.FuzzedDataProvider, shapes: list[list[int]]) -> object:
+def argument(name: str, kind: str, data: atheris.FuzzedDataProvider, shapes: list[list[int]]) -> object:
+    if name == "dtype":  # torch crashes on the number of no dtype, in every op that has a kernel in Python
+        return DTYPES[data.ConsumeIntInRange(0, len(DTYPES) - 1)]
     if "Optional" in kind and data.ConsumeBool():
         return None
     if "List[Tensor]" in kind:
@@ -75,7 +77,7 @@ def argument(kind: str, data: atheris.FuzzedDataProvider, shapes: list[list[int]
 def once(given: bytes) -> None:
     data, shapes = atheris.FuzzedDataProvider(given), []
     op = OPS[data.ConsumeIntInRange(0, len(OPS) - 1)]
-    arguments = [argument(str(a.type), data, shapes) for a in op._schema.arguments]
+    arguments = [argument(a.name, str(a.type), data, shapes) for a in op._schema.arguments]
     try:
         with torch.no_grad():
             op(*arguments)

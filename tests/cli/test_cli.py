@@ -47,6 +47,21 @@ def test_generate_writes_the_picture_and_prints_the_trace(folder, tmp_path):
     assert list(tmp_path.iterdir()) == [place]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried\nFrames:")],
+    ids=["Python", "torch"],
+)
+def test_too_little_memory_is_one_line(folder, tmp_path, monkeypatch, error):
+    def load(*_, **__):
+        raise error
+
+    monkeypatch.setattr(FlowPipeline, "__call__", load)
+    result = run("generate", "a cat", "--pipeline", folder, "--out", tmp_path / "x.png")
+    assert (result.exit_code, result.exception.__class__) == (1, SystemExit)
+    assert result.stderr.splitlines()[-1].startswith("fmpipe: out of memory: ")
+
+
 def test_several_prompts_and_a_file_make_a_folder(folder, tmp_path):
     (tmp_path / "prompts.txt").write_text("a cat\n\nthe moon\n")
     options = ["--prompts", tmp_path / "prompts.txt", "--steps", 1, "--n", 2, "--batch", 4, "--out", tmp_path / "x"]

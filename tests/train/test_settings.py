@@ -296,7 +296,7 @@ def test_yaml_is_bounded_before_it_is_built(tmp_path, text, said):
         ("every.save=-1", r"\.every: save must be at least 0, got -1"),
         ("data.limit=0", r"\.data: limit must be at least 1, got 0"),
         ("data.val=1.5", r"\.data: val must be in \[0, 1\], got 1.5"),
-        ("vae.widths=[]", r"\.vae: widths must be positive numbers, got \[\]"),
+        ("vae.widths=[]", r"\.vae: widths must be numbers from 1 to 65536, got \[\]"),
         ("vae.layers=0", r"\.vae: layers must be at least 1, got 0"),
         ("vae.kl=-1", r"\.vae: kl must be at least 0, got -1"),
         ("vae.optim.batch=0", r"\.vae\.optim: batch must be at least 1, got 0"),

@@ -22,6 +22,7 @@ from fmpipe.sampling import Dtype, Precision, SamplingOptions, Schedule, Solver
 
 out, err = Console(), Console(stderr=True)
 # Optional imports of diffusers and transformers that take seconds and that no command needs.
+OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # torch, on CPUs and on GPUs
 UNUSED = ("scipy", "sklearn", "sentence_transformers", "pandas")
 
 
@@ -52,9 +53,13 @@ class Commands(typer.core.TyperGroup):
             say(line, "red")
             code = 1
         except Exception as error:
-            if not hasattr(error, "format_message"):  # not one of typer's
+            if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
+                say(f"out of memory: {str(error) or 'a smaller batch or size may fit'}".splitlines()[0], "red")
+                code = 1
+            elif not hasattr(error, "format_message"):  # not one of typer's
                 raise
-            code = _usage_error(error, list(options.get("args") or (args[0] if args else None) or sys.argv[1:]))
+            else:
+                code = _usage_error(error, list(options.get("args") or (args[0] if args else None) or sys.argv[1:]))
         if standalone_mode:
             sys.exit(code if isinstance(code, int) else 0)
         return code

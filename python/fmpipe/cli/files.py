@@ -19,7 +19,7 @@ IMAGES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 def slug(*texts: str, limit: int = 60) -> str:
     """Return a file name made from texts: letters and digits of any script, everything else a hyphen."""
     spelled = ("".join(_spelled(c) for c in text.lower()) for text in texts)
-    name = "-".join(re.sub(r"-+", "-", text).strip("-") for text in spelled)
+    name = "-".join(re.sub(r"-+", "-", text).strip("-") for text in spelled)[: 2 * limit]
     while len(name.encode()) > limit:
         name = name[:-1]
     return name.strip("-") or "image"

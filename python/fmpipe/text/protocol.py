@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from torch import Tensor
 
+LONGEST = 1 << 20  # characters of a prompt
+
 
 @runtime_checkable
 class TextEncoder(Protocol):
@@ -19,8 +21,7 @@ class TextEncoder(Protocol):
 
 def check_prompts(where: str, prompts: str | Sequence[str]) -> list[str]:
     """A list of at least one str; one str is a list of it. TypeError or ValueError naming ``prompts`` for others."""
-    if isinstance(prompts, str):
-        return [prompts]
+    prompts = [prompts] if isinstance(prompts, str) else prompts
     if not isinstance(prompts, (list, tuple)):
         raise TypeError(f"{where}: prompts must be a str or a list of str, got {type(prompts).__name__}")
     if not prompts:
@@ -28,4 +29,6 @@ def check_prompts(where: str, prompts: str | Sequence[str]) -> list[str]:
     for i, prompt in enumerate(prompts):
         if not isinstance(prompt, str):
             raise TypeError(f"{where}: prompts[{i}] must be a str, got {type(prompt).__name__}")
+        if len(prompt) > LONGEST:  # tokenizers need minutes and gigabytes for tens of millions
+            raise ValueError(f"{where}: prompts[{i}] has {len(prompt):,} characters, more than {LONGEST:,}")
     return list(prompts)

@@ -57,6 +57,10 @@ class WeightedSource(DataSource):
             raise ValueError(f"weight must be a positive number, got {self.weight}")
 
 
+WIDEST = 1 << 16  # channels of an autoencoder
+LARGEST = 1 << 14  # pixels of a side
+
+
 @dataclass
 class Data(DataSource):
     """Images and captions."""
@@ -74,13 +78,13 @@ class Data(DataSource):
     )
 
     def __post_init__(self):
-        check_range(self, 1, math.inf, "size", "count", "limit")
+        check_range(self, 1, LARGEST, "size")
+        check_range(self, 1, math.inf, "count", "limit")
         check_range(self, 0, 1, "val")
         if self.sources and self.path is not None:
             raise ValueError(f"path and sources exclude each other: remove path, or set it to null, got {self.path!r}")
 
 
-WIDEST = 1 << 16  # channels of an autoencoder
 SCHEDULES = (
     "cosine",
     "linear",

@@ -72,6 +72,8 @@ def load(cls: type[T], path: str | Path, prepare: Callable[[Any], Any] = lambda 
         text = read_bytes(Path(path), BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
         raise SettingsError((), f"is not UTF-8 text: {error.reason}", str(path)) from None
+    except ValueError as error:
+        raise SettingsError((), str(error), str(path)) from None
     try:
         data = yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
