@@ -1,8 +1,9 @@
 """Print the requirements of extras of pyproject.toml, one per line: python tools/extras.py EXTRA..."""
 
 import sys
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 with open(Path(__file__).parent.parent / "pyproject.toml", "rb") as file:
     extras = tomllib.load(file)["project"]["optional-dependencies"]
