@@ -3,7 +3,7 @@
 import warnings
 from functools import reduce
 from pathlib import Path
-from pickle import UnpicklingError
+from pickle import UnpicklingError  # nosec B403: only the type of an error
 
 import torch
 from torch import Tensor
