@@ -66,6 +66,12 @@ def flag(op: str, name: str, value: object) -> None:
         raise TypeError(f"{op}: {name} must be True or False, got {type(value).__name__}")
 
 
+def dtype(op: str, name: str, value: object) -> None:
+    """value is a torch.dtype: torch crashes on some integers that an op with a kernel in Python gets as a dtype."""
+    if not isinstance(value, torch.dtype):
+        raise TypeError(f"{op}: {name} must be a torch.dtype, got {value}")
+
+
 def sigmas(op: str, sigma_min: object, sigma_max: object) -> None:
     number(op, "sigma_min", sigma_min)
     number(op, "sigma_max", sigma_max)

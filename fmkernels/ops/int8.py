@@ -180,6 +180,7 @@ def linear_int8(
     inference_only("linear_int8", x=x, scale=scale, bias=bias)
     if out_dtype is None:
         out_dtype = x.dtype if isinstance(x, Tensor) and x.dtype != torch.int8 else torch.float32
+    checks.dtype("linear_int8", "out_dtype", out_dtype)
     if packed is not None:
         weight = packed
         if _is_foreign(packed):

@@ -108,6 +108,8 @@ def flow_pair(
     gradients to x0 and x1; the target carries none, by construction.
     """
     checks.sigmas("flow_pair", sigma_min, sigma_max)
+    if dtype is not None:
+        checks.dtype("flow_pair", "dtype", dtype)
     return _FLOW_PAIR(t, x0, x1, sigma_min, sigma_max, dtype)
 
 

@@ -219,6 +219,16 @@ WRONG = {
         lambda q, c: fk.qk_norm_rope(q, None, None, None, c, c),
         lambda: [r(2, 3, 8), r(3, 8)],
     ),
+    "flow_pair: dtype a number, on meta": (
+        "dtype",
+        lambda: fk.flow_pair(meta(2), meta(2, 3), meta(2, 3), dtype=-3220396989988484663),
+        lambda: [],
+    ),
+    "linear_int8: out_dtype a number, on meta": (
+        "out_dtype",
+        lambda: fk.linear_int8(meta(2, 3), meta(4, 3).to(torch.int8), meta(4), out_dtype=10**15),
+        lambda: [],
+    ),
     "qk_norm_rope: norm a number": (
         "norm",
         lambda q, c: fk.qk_norm_rope(q, None, None, None, c, c, norm=1),
