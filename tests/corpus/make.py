@@ -8,10 +8,9 @@ import shutil
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import lib  # noqa: E402
-import tune  # noqa: E402,F401
-import held  # noqa: E402,F401
+import lib
+import tune  # noqa: F401
+import held  # noqa: F401
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -76,6 +75,7 @@ def main(out):
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    shared = os.pathsep.join([HERE, os.path.join(HERE, "l"), os.environ.get("PYTHONPATH", "")])  # lib.py, l/core.py
     for author in ("second", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m"):
         make = os.path.join(HERE, author, "make.py")
-        subprocess.run([sys.executable, make, os.path.join(sys.argv[1], author)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, make, os.path.join(sys.argv[1], author)], check=True, stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": shared})

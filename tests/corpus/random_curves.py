@@ -3,18 +3,16 @@
 python tests/corpus/random_curves.py [COUNT [FIRST_SEED]]     # 200 runs of each kind, figures only, nothing is read
 """
 
-import os
 import sys
 import warnings
 from collections import Counter
 
 import numpy as np
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "l"))
-from core import ar1, ema, fall, gn, sig_up, wconst, wcos, wlin  # noqa: E402
+from l.core import ar1, ema, fall, gn, sig_up, wconst, wcos, wlin
 
-from fmpipe.diagnose.engine import judge  # noqa: E402
-from fmpipe.diagnose.figures import Figures, Series  # noqa: E402
+from fmpipe.diagnose.engine import judge
+from fmpipe.diagnose.figures import Figures, Series
 
 FAULTS = {  # and the rule that must fail
     "rise": "loss_trend", "jump": "loss_trend", "flat": "loss_trend", "overfit": "generalization",

@@ -23,9 +23,13 @@ PYTHON = str(Path(__file__).parents[2] / "python")
 
 def child(code, *arguments, wait=True):
     """A process that runs the code with the arguments in ``argv``; it does not import torch."""
-    code = f"import sys; sys.path.insert(0, {PYTHON!r}); argv = sys.argv[1:]\nfrom fmpipe.run_log import *\n{code}"
+    code = f"import sys; argv = sys.argv[1:]\nfrom fmpipe.run_log import *\n{code}"
     run = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": PYTHON},
     )
     return (*run.communicate(), run.returncode) if wait else run
 

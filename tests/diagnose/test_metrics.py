@@ -276,7 +276,7 @@ def test_tensor_stats_of_nothing(x):
     assert got["stat/x/nonfinite"] == len(x)
 
 
-def test_constants_are_the_diarys():
+def test_constants_are_those_of_the_debugging_notes():
     got = metrics.constants(torch.linspace(1e-4, 0.02, 1000))
     assert got["const/betas"] == pytest.approx([1e-4, 0.02])
     assert got["const/alphas_cumprod"] == pytest.approx([0.9999, 4.04e-5], rel=2e-3)

@@ -239,7 +239,7 @@ print(json.dumps(sorted(sys.modules)))
         "from typer.testing import CliRunner; from fmpipe.cli import app\n"
         "assert CliRunner().invoke(app, ['check', 'notes.txt', '--out', 'out']).exit_code == 1",
     ],
-    ids=["examine", "fmpipe check notes.txt"],
+    ids=["run_checks", "fmpipe check notes.txt"],
 )
 def test_a_check_imports_neither_mocks_nor_the_training_loop(code, tmp_path):
     (tmp_path / "notes.txt").write_text("[shoot] MSE(z_end, x1) = 4.531314\n")

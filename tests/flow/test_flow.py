@@ -23,7 +23,7 @@ from fmkernels.flow import (
     uniform,
 )
 
-DIARY = (File(__file__).parents[1] / "golden" / "diary_steps.txt").read_text().splitlines()
+PRINTED = (File(__file__).parents[1] / "golden" / "printed_steps.txt").read_text().splitlines()
 
 
 def ends(batch=5):
@@ -84,8 +84,8 @@ def test_path_dtypes(name):
 # Schedules
 
 
-def test_all_the_diary_s_steps():
-    printed = [re.fullmatch(r"step(\d+): .* dt=(\d\.\d{4})", line).groups() for line in DIARY]
+def test_all_printed_steps():
+    printed = [re.fullmatch(r"step(\d+): .* dt=(\d\.\d{4})", line).groups() for line in PRINTED]
     starts = [i for i, (k, _) in enumerate(printed) if k == "0"] + [len(printed)]
     runs = [[dt for _, dt in printed[a:b]] for a, b in itertools.pairwise(starts)]
     assert [len(run) for run in runs] == [20, 20, 20, 100, 100]

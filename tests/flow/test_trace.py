@@ -17,7 +17,7 @@ import fmkernels as fk
 from fmkernels.flow import NonFiniteError, Trace, uniform
 from fmkernels.flow.trace import COLUMNS
 
-DIARY = (Path(__file__).parents[1] / "golden" / "diary_steps.txt").read_text().splitlines()
+PRINTED = (Path(__file__).parents[1] / "golden" / "printed_steps.txt").read_text().splitlines()
 LINE = re.compile(r"step\d+: \|x\|=\d+\.\d{4}, \|v\|=\d+\.\d{4}, dt=-?\d\.\d{4}")
 
 
@@ -35,8 +35,8 @@ def recorded(**kinds):
     return trace
 
 
-def test_the_line_is_the_diary_s():
-    assert all(LINE.fullmatch(line) for line in DIARY)
+def test_the_line_has_the_format_of_the_debugging_notes():
+    assert all(LINE.fullmatch(line) for line in PRINTED)
     printed = [f"step{k}: |x|={x.abs().mean():.4f}, |v|={v.abs().mean():.4f}, dt={dt:.4f}" for k, x, v, dt in states()]
     assert recorded().lines() == printed
 

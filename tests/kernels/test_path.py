@@ -68,7 +68,7 @@ def debugging_notes(v_pred, v_tgt, t):
 @pytest.mark.parametrize(
     "t", [torch.linspace(0, 1, 16), torch.arange(16) / 10 % 1.0, torch.full((16,), 0.3)], ids=["grid", "edges", "one"]
 )
-def test_statistics_are_the_diarys(sample, t, backend):
+def test_statistics_are_those_of_the_debugging_notes(sample, t, backend):
     _, x0, x1, v = sample
     with fk.use_backend(backend):
         got = fk.velocity_stats(v, x0, x1, t=t, sigma_min=0.0).as_dict()

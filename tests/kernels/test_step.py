@@ -75,7 +75,7 @@ def test_an_fp32_state_does_not_lose_the_integration(steps):
     assert 1e-6 < (half - x1).square().mean() < 2e-5  # the rounding of v itself
 
 
-def test_statistics_print_as_the_diarys_line():
+def test_statistics_print_as_the_step_line():
     x, v, stats = torch.full((1, 4), 0.7889), torch.full((1, 4), -0.4671), torch.empty(1, 5)
     fk.euler_step_(x, v, 0.0804, stats=stats)
     mean_x, mean_v, rms, bad, dt = stats.mean(0).tolist()

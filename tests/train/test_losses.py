@@ -175,7 +175,7 @@ DIARY = [("betas", 1e-4, 0.02), ("alphas_cumprod", 0.9999, 4.04e-5), ("sqrt_alph
 
 
 @pytest.mark.parametrize(("name", "first", "last"), [*DIARY, ("sqrt_one_minus_alphas_cumprod", 0.01, 0.99998)])
-def test_diffusion_constants_are_the_diarys(name, first, last):
+def test_diffusion_constants_are_those_of_the_debugging_notes(name, first, last):
     row = getattr(Diffusion(), name)
     assert row.shape == (1000,)
     assert row.dtype == torch.float32

@@ -119,7 +119,7 @@ def run_checks(
 
 @torch.no_grad()
 def calibrate_gain(model: object, images: Tensor, captions: Sequence[str], *, seed: int = 0) -> float:
-    """Return ``fm_gain = median(|v_target| / |v_pred|)`` over the pairs at random t, of a model as in examine.
+    """Return ``fm_gain = median(|v_target| / |v_pred|)`` over the pairs at random t, of a model of :func:`run_checks`.
 
     It is 1.0 if the predicted speed is unbiased. Raises ValueError if the model lacks a method for this, or if its
     velocity is nearly 0 or not finite.

@@ -3,7 +3,6 @@
 import json, shutil, sys
 from pathlib import Path
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
 import numpy as np
 from lib import CASES, rng_of
 import a_fault, a_ok, b_fault, b_ok  # noqa: F401

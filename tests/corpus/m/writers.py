@@ -1,8 +1,7 @@
 """Formats: each writer takes (rng, path without ending, run) and returns the name of what it wrote."""
 import csv, io, json, os, sys
 import numpy as np
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'l'))
-from core import HMS, T, ar1, ema, fall, gn, hms, mlflow, noisy, rng_of, sec, sg, sig_up, tb, w, wconst, wcos, wlin, wsd  # noqa: F401,E402
+from core import HMS, T, ar1, ema, fall, gn, hms, mlflow, noisy, rng_of, sec, sg, sig_up, tb, w, wconst, wcos, wlin, wsd  # noqa: F401
 
 NAMES = [  # $loss, $lr, $gn, $val
     ('loss', 'lr', 'grad_norm', 'val_loss'), ('train/loss', 'train/lr', 'train/grad_norm', 'val/loss'),

@@ -1,4 +1,4 @@
-"""python make.py OUT: write every log into OUT/<half>/<id>/ and OUT/<half>/manifest.json."""
+"""python make.py OUT: write every log into OUT/<half>/<id>/ and OUT/<half>/manifest.json. Needs ../lib.py on PYTHONPATH; ../make.py sets it."""
 import collections
 import json
 import os
@@ -6,9 +6,8 @@ import re
 import shutil
 import sys
 
-sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
-import lib  # noqa: E402
-import fresh  # noqa: E402,F401
+import lib
+import fresh  # noqa: F401
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
