@@ -1,8 +1,8 @@
-"""Fused kernels and honest numbers for flow-matching text-to-image models.
+"""Fused kernels for flow-matching text-to-image models.
 
-Every public op is in this namespace; ``help(fmkernels.tdp)`` gives its formula, shapes and dtypes.
-``fmkernels.explain()`` says which implementation serves which op, ``python -m fmkernels.env_report``
-prints what to paste into an issue.
+Every public op is in this namespace; ``help(fmkernels.tdp)`` shows its formula, shapes and dtypes.
+``fmkernels.explain()`` shows which backend each op uses, and why; ``python -m fmkernels.env_report`` prints what
+to paste into an issue.
 """
 
 from fmkernels import amx, backend

@@ -40,7 +40,11 @@ def found(text: str) -> Iterator[tuple[int, str, str]]:
 
 def tracked() -> list[str]:
     listed = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, check=True).stdout.split("\0")
-    return [name for name in listed if name and Path(name).suffix in SUFFIXES and not name.startswith(LEFT_OUT)]
+    return [
+        name
+        for name in listed
+        if Path(name).suffix in SUFFIXES and not name.startswith(LEFT_OUT) and Path(name).is_file()
+    ]
 
 
 def main() -> None:

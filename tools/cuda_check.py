@@ -99,6 +99,11 @@ def kernels(symbols: str) -> list[str]:
     return sorted({name + arguments for name, arguments in found})
 
 
+def without_arguments(demangled: str) -> str:
+    """The kernel of a demangled symbol. Template arguments may contain parentheses: (fmk::Activation)0."""
+    return re.match(r"(?:void )?(fmk::\w+(?:<.*>)?)\(", demangled).group(1).replace(" >", ">")
+
+
 def short(kernel: str) -> str:
     return re.match(r"(?:fmk::)?(\w+)", kernel).group(1)
 
@@ -177,7 +182,7 @@ def compiled(compiler: Path, family: str, names: list[str], arch: str) -> list[d
     plain = subprocess.run(["c++filt", *used], capture_output=True, text=True, check=True).stdout.splitlines()
     rows = []
     for mangled, text in zip(used, plain, strict=True):
-        kernel = re.sub(r"^void ", "", text).split("(", 1)[0].replace(" >", ">")
+        kernel = without_arguments(text)
         threads, kept = of_block(kernel)
         loads, stores = wide[mangled]
         shared = used[mangled]["shared"] + kept

@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kTileThreads, kLargeTileBlocks<A>)
     if (number < packs) {
       C by[kPack];
       read(gate.source, group * Index(gate.stride) + column, count, by);
-#pragma unroll 2
+#pragma unroll (A::kWhole ? 2 : 1)
       for (Index row = begin + warp; row < end; row += kWarps) {
         const Index at = row * Index(width) + column;
         const auto fetched_grad = fetch<C>(grad, at, count);

@@ -23,8 +23,8 @@ from fmkernels.triton.step import step_
 from fmkernels.triton.tdp import tdp, tdp_backward, tdp_group, tdp_group_backward, tdp_group_out, tdp_out
 
 # Maximum number of launches per op on dense tensors. The second one adds up partial sums; in the backward of a wide
-# norm, it reads grad and s again. q and k have their own launches.
-# norm, it reads grad and s again; a product's rows are quantized by the first, and so is a wide norm by the second.
+# norm, it reads grad and s again; in linear_int8, the first one quantizes the rows, and in td_norm_int8, a second one
+# quantizes a wide norm. q and k have their own launches.
 LAUNCHES = {
     "tdp": 1,
     "tdp_out": 1,
@@ -70,8 +70,6 @@ __all__ = [
     "gated_add",
     "gated_add_",
     "gated_add_backward",
-    "gelu_mul",
-    "gelu_mul_backward",
     "linear_int8",
     "psi",
     "psi_backward",

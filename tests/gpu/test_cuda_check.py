@@ -90,6 +90,21 @@ def test_occupancy(arch, threads, registers, shared, share):
 
 
 @pytest.mark.parametrize(
+    ("symbol", "kernel"),
+    [
+        ("void fmk::norm_runs_kernel<float>(long, long, float const*)", "fmk::norm_runs_kernel<float>"),
+        ("fmk::velocity_summary_kernel(fmk::Source, long)", "fmk::velocity_summary_kernel"),
+        (
+            "void fmk::gate_mul_kernel<fmk::Any<float>, (fmk::Activation)2>(fmk::Tiles, fmk::GateRows<fmk::Any<float> >)",
+            "fmk::gate_mul_kernel<fmk::Any<float>, (fmk::Activation)2>",
+        ),
+    ],
+)
+def test_the_kernel_of_a_symbol(symbol, kernel):
+    assert cuda_check.without_arguments(symbol) == kernel
+
+
+@pytest.mark.parametrize(
     ("changed", "said"),
     [
         ({}, []),
