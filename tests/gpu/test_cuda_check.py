@@ -92,10 +92,10 @@ def test_occupancy(arch, threads, registers, shared, share):
 @pytest.mark.parametrize(
     ("symbol", "kernel"),
     [
-        ("void fmk::norm_runs_kernel<float>(long, long, float const*)", "fmk::norm_runs_kernel<float>"),
+        ("void fmk::runs_kernel<float>(long, long, float const*)", "fmk::runs_kernel<float>"),
         ("fmk::velocity_summary_kernel(fmk::Source, long)", "fmk::velocity_summary_kernel"),
         (
-            "void fmk::gate_mul_kernel<fmk::Any<float>, (fmk::Activation)2>(fmk::Tiles, fmk::GateRows<fmk::Any<float> >)",
+            "void fmk::gate_mul_kernel<fmk::Any<float>, (fmk::Activation)2>(fmk::Tiles, fmk::Rows<fmk::Any<float> >)",
             "fmk::gate_mul_kernel<fmk::Any<float>, (fmk::Activation)2>",
         ),
     ],
@@ -122,7 +122,7 @@ def test_the_kernel_of_a_symbol(symbol, kernel):
             {"kernel": "fmk::step_kernel<fmk::Common<fmk::f16, float>, true>", "registers": 65},
             ["65 registers, more than 64"],
         ),
-        ({"kernel": "fmk::norm_runs_kernel<float>", "stores": 0, "loads": 0}, []),
+        ({"kernel": "fmk::runs_kernel<float>", "stores": 0, "loads": 0}, []),
         ({"occupancy": 0.0}, ["no block fits on an SM"]),
         (
             {"kernel": "fmk::norm_backward_kernel<fmk::Any<float>, fmk::OneRow>", "stores": 24, "shared": 2049},
