@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fmkernels import amx
 from fmkernels.nn import Int8Rows, Linear
@@ -330,6 +331,10 @@ def load_quantized(model: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
                 f"load_quantized: {name}.weight must be {tuple(layer.weight.shape)} with weight_scale exactly for int8 "
                 f"and fp8, got {got}"
             )
+        if scale is not None and scale.shape != weight.shape[:1]:
+            raise RuntimeError(
+                f"load_quantized: {name}.weight_scale must be {tuple(weight.shape[:1])}, got {tuple(scale.shape)}"
+            )
         made = kind(weight, scale)
         if unsupported(kind.name, weight.device) or _why_not(model, {name: layer}):
             state[f"{name}.weight"] = made.dense().to(own)
@@ -357,7 +362,7 @@ def precision_of(model: nn.Module) -> str:
 
 def weight_bytes(model: nn.Module) -> int:
     """Return the bytes of the model's parameters, buffers and packed weights, without the kept original weights."""
-    tensors = {id(x): x.nbytes for x in (*model.parameters(), *model.buffers())}
+    tensors = {id(x): x.nbytes for x in (*model.parameters(), *model.buffers()) if not is_lazy(x)}
     return sum(tensors.values()) + sum(vars(m)["_quantized"].nbytes for m in model.modules() if quantized_as(m))
 
 
@@ -402,6 +407,8 @@ def _why_not(model: nn.Module, layers: Mapping[str, nn.Linear]) -> dict[str, str
             out[name] = f"{cls.__name__} defines its own forward"
         elif "forward" in vars(layer):
             out[name] = "forward is set on the instance"
+        elif is_lazy(weight):
+            out[name] = "its weight has no values yet"
         elif weight is None:
             out[name] = "its weight is computed (a parametrization, or weight norm)"
         elif any(name.startswith(f"{parent}.") or not parent for parent in parents):
@@ -431,7 +438,9 @@ class _Hook:
         self.layer, self.run = layer, run
 
     def __enter__(self):
-        self.handle = self.layer.register_forward_pre_hook(lambda _, args: self.run(*args))
+        self.handle = self.layer.register_forward_pre_hook(
+            lambda _, args, named: self.run(*args, *named.values()), with_kwargs=True
+        )
 
     def __exit__(self, *_):
         self.handle.remove()
@@ -447,7 +456,7 @@ class _Trial:
     def run(self, *parts: Tensor) -> None:
         """Measure the error, and at the first time the gain, on one input; parts are concatenated."""
         found = self.report
-        x = torch.cat([part.flatten(0, -2) for part in parts], -1)
+        x = torch.cat([part.flatten(0, -2) if part.dim() > 1 else part[None] for part in parts], -1)
         if found.kept == TOO_SMALL or not len(x):
             return
         if found.rows is None:
@@ -573,6 +582,8 @@ class _QuantizedLinear:
             missing.append(names[0])
         elif weight.shape != shape:
             errors.append(f"size mismatch for {names[0]}: {tuple(weight.shape)}, expected {tuple(shape)}")
+        elif scale is not None and scale.shape != shape[:1]:
+            errors.append(f"size mismatch for {names[1]}: {tuple(scale.shape)}, expected {tuple(shape[:1])}")
         elif weight.dtype == kind.dtype and (scale is not None or kind is BFloat16Weight):
             copies = (None if x is None else x.detach().clone() for x in (weight, scale))
             self._quantized, self._kept_weight = kind(*copies), None

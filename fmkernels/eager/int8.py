@@ -44,7 +44,7 @@ def _product(rows, weight):
         return torch._int_mm(rows, weight.t())
     sums = torch.zeros(len(rows), len(weight), dtype=torch.int32, device=rows.device)
     for x, w in zip(rows.split(EXACT, 1), weight.split(EXACT, 1), strict=True):
-        sums += (x.float() @ w.float().t()).int()
+        sums = sums + (x.float() @ w.float().t()).int()
     return sums
 
 

@@ -130,6 +130,30 @@ def test_state_dicts_save_load_and_copy(name, keep, x, tmp_path):
         assert torch.equal(other(x), original(x))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [lambda layer, x: layer(x[0, 0]), lambda layer, x: layer(input=x), lambda layer, x: layer(x[:, :0])],
+    ids=["one dimension", "by keyword", "no rows"],
+)
+@pytest.mark.parametrize("name", ["int8", "bf16"])
+def test_every_call_of_a_layer_can_be_the_sample(name, call, x):
+    layer = nn.Linear(64, 48)
+    with torch.no_grad():
+        wanted = call(layer, x)
+        (report,) = quantize(layer, name, sample=lambda: call(layer, x), min_gain=0).layers
+        got = call(layer, x)
+    assert not report.kept
+    assert got.shape == wanted.shape
+    assert not got.numel() or relative(got, wanted) < 2 * ERROR[name]
+
+
+def test_vmap_computes_the_same():
+    layer, x = nn.Linear(64, 48), torch.randn(3, 4, 64)
+    quantize(layer, "int8", min_gain=0)
+    with torch.no_grad():
+        assert torch.equal(torch.func.vmap(layer)(x), layer(x))
+
+
 def test_states_that_do_not_fit_are_refused():
     model = nn.Sequential(nn.Linear(32, 16))
     quantize(model, "int8", min_gain=0)
@@ -142,6 +166,11 @@ def test_states_that_do_not_fit_are_refused():
         model.load_state_dict({k: v for k, v in state.items() if k != "0.weight_scale"})
     with pytest.raises(RuntimeError, match=r"0\.weight must be .* with weight_scale"):
         load_quantized(nn.Sequential(nn.Linear(32, 16)), {k: v for k, v in state.items() if k != "0.weight_scale"})
+    short = state | {"0.weight_scale": state["0.weight_scale"][:3]}
+    with pytest.raises(RuntimeError, match=r"size mismatch for 0.weight_scale: \(3,\), expected \(16,\)"):
+        model.load_state_dict(short)
+    with pytest.raises(RuntimeError, match=r"0.weight_scale must be \(16,\), got \(3,\)"):
+        load_quantized(nn.Sequential(nn.Linear(32, 16)), short)
     with pytest.raises(RuntimeError, match="missing keys"):
         load_quantized(nn.Sequential(nn.Linear(32, 16)), {k: v for k, v in state.items() if k != "0.bias"})
 
@@ -220,6 +249,7 @@ def test_what_cannot_be_converted_is_left_and_named():
             "computed": nn.utils.parametrizations.weight_norm(nn.Linear(32, 32)),
             "attention": nn.MultiheadAttention(32, 2),
             "wide": nn.Linear(32, 32).double(),
+            "lazy": nn.LazyLinear(32),
             "skipped": nn.Sequential(nn.Linear(32, 32)),
             "taken": nn.Linear(32, 32),
         }
@@ -233,6 +263,7 @@ def test_what_cannot_be_converted_is_left_and_named():
     assert reasons["shared"] == reasons["twin"] == "its weight is shared with another module"
     assert "is computed" in reasons["computed"]
     assert "reads the weight itself" in reasons["attention.out_proj"]
+    assert reasons["lazy"] == "its weight has no values yet"
     assert reasons["wide"] == "its weight is torch.float64"
     assert reasons["skipped.0"] == "named in skip"
 
