@@ -141,6 +141,16 @@ def test_fake_tensors():
             assert [o.shape for o in fk.tdp_group(params, torch.empty(5))] == [(5, 6)] * 3
 
 
+def test_ops_on_fake_cuda_tensors_stay_there_and_mix_no_devices():
+    with torch._subclasses.FakeTensorMode(), torch.no_grad():
+        x, t = torch.empty(2, 3, device="cuda"), torch.empty(2, device="cuda")
+        results = [fk.psi(t, x, x), *fk.flow_pair(t, x, x), fk.td_rms_norm(x, torch.empty(3, device="cuda"))]
+        results += [fk.gelu_mul(x, x), fk.tdp(t, t, t, t, t)]
+        assert {result.device.type for result in results} == {"cuda"}
+        with pytest.raises(ValueError, match="psi: t must be on x0's device cuda:0, got cpu"):
+            fk.psi(torch.empty(2), x, x)
+
+
 def test_in_place_ops_are_seen_by_autograd():
     x, w = torch.ones(2, 3), torch.ones(2, 3, requires_grad=True)
     loss = (x * w).sum()
