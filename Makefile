@@ -22,8 +22,9 @@ TORCH_rocm := 'torch==$(TORCH_VERSION)+rocm$(ROCM)' --extra-index-url https://do
 ifneq ($(and $(TORCH),$(filter-out $(TORCH),$(TORCH_NOW))),)
 .PHONY: $(VENV)/.torch
 endif
-# One process per core, each with one thread: most tests are too small for two.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell nproc)
+# One process per core, each with one thread: most tests are too small for two. A process that dies is
+# a failed test; if xdist replaced it, it would end with an internal error and name no failure.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell nproc) --max-worker-restart=0 --durations=25 --durations-min=5
 FILES := --dist loadfile --no-loadscope-reorder
 # They fork trainings: a child of a process whose torch has started its threads may crash, or wait forever.
 FORKING := $(patsubst %,tests/train/test_%.py,train_sharded train_features teacher)
