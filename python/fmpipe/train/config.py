@@ -389,6 +389,7 @@ class Every:
 class Config:
     """A training run."""
 
+    base: str = key("preset that the settings started from; fmpipe report --reference compares with its runs", "")
     out: str = key("folder for checkpoints, logs, samples and the trained pipeline", "runs/default")
     stages: list[Literal["vae", "head", "flow", "diffusion"]] = key(
         "stages to run, in this order", factory=lambda: ["vae", "flow"]

@@ -17,10 +17,9 @@ def load(path: str | Path) -> Config:
     """
 
     def with_base(data: Any) -> Any:
-        if not isinstance(data, Mapping) or "base" not in data:
+        if not isinstance(data, Mapping) or data.get("base", "") == "":
             return data
-        data = dict(data)
-        if not isinstance(base := data.pop("base"), str) or base not in PRESETS:
+        if not isinstance(base := data["base"], str) or base not in PRESETS:
             raise SettingsError(("base",), f"unknown preset {base!r}; choose one of {', '.join(PRESETS)}")
         return settings.merged(Config, to_dict(PRESETS[base]()), data)
 
@@ -57,6 +56,7 @@ def shapes_tiny() -> Config:
     then draws 96 % of the asked colours; with 1, 91 % (six draws of the 48 prompts that the recipe was chosen by).
     """
     return Config(
+        base="shapes-tiny",
         out="runs/shapes-tiny",
         data=Data(count=864, size=16, val=0.05),
         vae=Autoencoder(
@@ -86,6 +86,7 @@ def emoji_64() -> Config:
     draws nothing. Times are drawn at both ends: early ones choose the picture, late ones finish it.
     """
     return Config(
+        base="emoji-64",
         out="runs/emoji-64",
         stages=["vae", "head", "flow"],
         data=Data(source="emoji", size=64, val=0.06),
@@ -114,6 +115,7 @@ def crossflow_256() -> Config:
     network = NETWORKS["t2i_256px_clip_dimr"]
     stages = [to_dict(stage) for stage in network.velocity_config["stage_configs"]]
     return Config(
+        base="crossflow-256",
         out="runs/crossflow-256",
         stages=["flow"],
         precision="bf16",
@@ -145,7 +147,7 @@ def shapes_queries() -> Config:
     held-out endpoint error rises from step 500 on.
     """
     config = shapes_tiny()
-    config.out = "runs/shapes-queries"
+    config.base, config.out = "shapes-queries", "runs/shapes-queries"
     config.data.count *= 2
     config.flow = Flow(
         tokens=16,
@@ -166,7 +168,7 @@ def crossuni_256() -> Config:
     ``architecture`` describes the language model of InternVL3-1B, so that ``--dry-run`` works without its folder.
     """
     config = crossflow_256()
-    config.out = "runs/crossuni-256"
+    config.base, config.out = "crossuni-256", "runs/crossuni-256"
     config.flow.tokens = 128
     config.flow.encoder = Encoder(
         kind="meta_query",
@@ -204,6 +206,7 @@ def commented(preset: str) -> str:
     """Return a YAML file with every key that the stages of a preset use, its value, and its help text as a comment."""
     config = PRESETS[preset]()
     unused = {
+        "base": True,  # printed first
         "vae": "vae" not in config.stages and not config.vae.path,
         "flow": not {"head", "flow"} & set(config.stages),
         "head_optim": "head" not in config.stages,

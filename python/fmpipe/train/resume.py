@@ -10,7 +10,7 @@ from fmpipe.train.config import Config
 from fmpipe.train.settings import to_dict
 
 MAY_CHANGE = (
-    *("out", "stages", "parallel", "checkpointing", "compile", "keep", "report_to", "every", "data.cache"),
+    *("base", "out", "stages", "parallel", "checkpointing", "compile", "keep", "report_to", "every", "data.cache"),
     "flow.losses.alarm",
 )
 OPTIM_MAY_CHANGE = (
