@@ -146,6 +146,7 @@ class Playground:
         """Return the diagnosis of a run with its curves, as a page in a frame."""
         if not run:
             return f"<p>No run in {html.escape(str(self.runs.absolute()))} yet. Start one: fmpipe train</p>"
+        from fmpipe.diagnose import reference
         from fmpipe.diagnose.engine import judge
         from fmpipe.diagnose.read import read
         from fmpipe.diagnose.render.html import html as page
@@ -154,7 +155,8 @@ class Playground:
             figures = read(self.runs / run, {})
         except (OSError, ValueError) as error:
             return f"<p>{html.escape(str(error))}</p>"
-        document = page(figures, judge(figures), lang)
+        runs = reference.of_preset(figures)
+        document = page(figures, judge(figures), lang, placement=runs and reference.place(figures, runs))
         return f'<iframe title="report of {html.escape(run)}" srcdoc="{html.escape(document)}" class="report"></iframe>'
 
     @torch.no_grad()

@@ -112,13 +112,13 @@ app = typer.Typer(
 )
 
 
-def command(panel: str) -> Callable:
+def command(panel: str, **options) -> Callable:
     """Register a function as a command, its docstring as its help; panel: the heading that lists it."""
 
     def register(function: Callable) -> Callable:
         paragraphs = inspect.cleandoc(function.__doc__).split("\n\n")
         text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-        return app.command(help=text, rich_help_panel=panel)(function)
+        return app.command(help=text, rich_help_panel=panel, **options)(function)
 
     return register
 

@@ -18,12 +18,25 @@ from fmpipe.cli.base import (
 )
 from fmpipe.cli.files import check_place, write
 
+REFERENCE = "--reference"
 PAUSE = 5.0  # seconds between two looks at a log that grows
 LONE = "backslashreplace"  # surrogates in the names of a log, which UTF-8 cannot have
 LOGS = (".jsonl", ".csv", ".tsv", ".json", ".log", ".out", ".txt")
 
 
-@command("Diagnose")
+class Report(typer.core.TyperCommand):
+    """Lets ``--reference`` take any number of values, also none, up to the next option."""
+
+    def parse_args(self, ctx, args: list[str]) -> list[str]:
+        if REFERENCE in args:
+            at = args.index(REFERENCE) + 1
+            end = next((k for k in range(at, len(args)) if args[k].startswith("-")), len(args))
+            values = args[at:end] or [""]
+            args = [*args[: at - 1], *(word for value in values for word in (REFERENCE, value)), *args[end:]]
+        return super().parse_args(ctx, args)
+
+
+@command("Diagnose", cls=Report)
 def report(
     run: Annotated[
         Path,
@@ -38,6 +51,17 @@ def report(
     follow: Annotated[
         bool, typer.Option("--follow", help="Write the report again whenever the log has grown, until Ctrl-C.")
     ] = False,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(
+            REFERENCE,
+            metavar="[NAME|FILE...]",
+            help="Compare with healthy runs, and name the first metric that leaves their band. Without a value: those "
+            "of the preset that the run is based on. Otherwise the name of a preset, or logs or folders of healthy "
+            "runs of your own. Write it after RUN.",
+            show_default=False,
+        ),
+    ] = None,
     limit: Annotated[
         list[str] | None, typer.Option("--set", help=THRESHOLD_HELP.format("leak/cos=0.95"), show_default=False)
     ] = None,
@@ -55,6 +79,9 @@ def report(
     """Find out what is wrong with a training run from its log: findings with their evidence, root causes first.
 
     [b]fmpipe report runs/mine[/b]
+
+    [b]fmpipe report runs/mine --reference[/b] answers whether the losses are normal: it draws the run inside the band
+    of healthy runs of its preset.
 
     Logs of other trainers are read too, and metrics are mapped to the names in docs/logging.md; the report lists those
     that it did not recognize. Exit code 2 if nothing was recognized.
@@ -83,7 +110,7 @@ def report(
             state = [_size(path, place) for path in (run, other) if path is not None]
             if state != seen:
                 seen = state
-                _once(run, other, lang, overrides, aliases, place, PAUSE if follow else 0.0)
+                _once(run, other, reference, lang, overrides, aliases, place, PAUSE if follow else 0.0)
             looks += 1
             if not follow or looks == refreshes:
                 return
@@ -93,10 +120,18 @@ def report(
 
 
 def _once(
-    run: Path, other: Path | None, lang: str, overrides: dict, aliases: dict, place: Path, refresh: float
+    run: Path,
+    other: Path | None,
+    reference: list[str] | None,
+    lang: str,
+    overrides: dict,
+    aliases: dict,
+    place: Path,
+    refresh: float,
 ) -> None:
     import json
 
+    from fmpipe.diagnose import reference as references
     from fmpipe.diagnose.compare import compare
     from fmpipe.diagnose.engine import judge
     from fmpipe.diagnose.read import read
@@ -110,6 +145,7 @@ def _once(
         with working(f"reading {run}"):
             figures = read(run, aliases)
             second = None if other is None else read(other, aliases)
+            runs = None if reference is None else references.load(figures, [name for name in reference if name])
     except (OSError, ValueError, ImportError) as error:
         raise Refused(error) from None
     try:
@@ -119,13 +155,16 @@ def _once(
             raise
         raise Refused(f"the numbers that check.json of {run} has are damaged: {error!r}") from None
     compared = None if second is None else compare(figures, second, overrides, found)
+    placement = None if runs is None else references.place(figures, runs, overrides)
     tell(found, out, lang, words="status")
-    for line in compared.lines if compared else ():
+    for line in [*(compared.lines if compared else ()), *(placement.told() if placement else ())]:
         out.print(into(line, lang), highlight=False, soft_wrap=True, markup=False)
-    write(place / "report.md", markdown(figures, found, lang, compared).encode(errors=LONE))
-    write(place / "report.html", html(figures, found, lang, compared, second, refresh).encode(errors=LONE))
+    page = html(figures, found, lang, compared, second, refresh, placement=placement)
+    write(place / "report.md", markdown(figures, found, lang, compared, placement).encode(errors=LONE))
+    write(place / "report.html", page.encode(errors=LONE))
     findings = [f.as_dict(lang) for f in found]
     data = {"source": figures.source, "findings": findings, "names": figures.names, "unknown": figures.unknown}
+    data |= {} if placement is None else {"reference": placement.as_dict()}
     write(place / "report.json", json.dumps(strict(data), indent=1, ensure_ascii=False).encode(errors=LONE))
 
 

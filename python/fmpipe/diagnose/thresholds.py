@@ -149,6 +149,11 @@ THRESHOLDS: Limits = MappingProxyType(
         "inference/cos": 0.1,  # flow/cos after inference/steps, at least
         "inference/steps": 500,
         "inference/val": 5.0,  # held-out loss / training loss, at most
+        # the band of reference runs
+        "reference/widen": 2.0,  # standard deviations of the runs by which it is wider than from lowest to highest
+        "reference/least": 0.05,  # by which it is at least wider: of the value, or of the range of a cosine
+        "reference/single": 0.3,  # the same for the band around a single run
+        "reference/points": 3.0,  # consecutive points outside that count as leaving the band
     }
 )
 

@@ -11,6 +11,7 @@ import numpy as np
 from fmpipe.diagnose.compare import Comparison
 from fmpipe.diagnose.engine import RULES
 from fmpipe.diagnose.figures import Figures
+from fmpipe.diagnose.reference import MAIN, Place, Placement
 from fmpipe.diagnose.render import about, advices, facts, follows, headline, label, needs, observations, tree
 from fmpipe.diagnose.rule import Finding
 from fmpipe.diagnose.texts import into, word
@@ -74,6 +75,15 @@ def _schedule(figures: Figures) -> list[dict[str, object]]:
     return out
 
 
+def _banded(place: Place, lang: str) -> list[dict[str, object]]:
+    """Return a metric in its band: the line of the run, and the upper end of the band with the lower one as ``low``."""
+    line = _line(place.label, place.steps, place.values)
+    if place.left is not None:
+        line["mark"] = float(place.steps[place.left])
+    band = _line(word(lang, "reference/band"), place.steps, place.high)
+    return [line, band | {"low": _line("", place.steps, place.low)["y"]}]
+
+
 def _list(lines: Iterable, lang: str) -> str:
     items = "".join(f"<li>{escape(str(into(line, lang)))}</li>" for line in lines)
     return f"<ul>{items}</ul>" if items else f"<p>{word(lang, 'none')}</p>"
@@ -94,6 +104,7 @@ def html(
     refresh: float = 0.0,
     pictures: Mapping[str, object] | None = None,
     settings: Mapping[str, object] | None = None,
+    placement: Placement | None = None,
 ) -> str:
     """Return the page.
 
@@ -102,6 +113,7 @@ def html(
         refresh: seconds after which a browser reads the page again; 0 for never.
         pictures: images by name, of ``fmpipe check``.
         settings: of ``fmpipe check``.
+        placement: where the run lies in the bands of its reference runs.
     """
     charts: list[list[dict[str, object]]] = []
 
@@ -121,6 +133,15 @@ def html(
         )
     if comparison is not None:
         body.append(f"<h2>{word(lang, 'compare')}</h2>{_list(comparison.lines, lang)}")
+    if placement is not None:
+        body.append(f"<h2>{word(lang, 'reference')}</h2>{_list(placement.lines, lang)}")
+        shown = [p for p in placement.places if len(p.steps) > 1 and (MAIN.fullmatch(p.name) or p.left is not None)]
+        plots = []
+        for p in shown:
+            charts.append(_banded(p, lang))
+            plots.append(f'<figure class="chart" data-k="{len(charts) - 1}"></figure>')
+        body.append(f'<div class="bands">{"".join(plots)}</div>')
+        body.append(f"<details><summary>{word(lang, 'values')}</summary>{_list(placement.ends(), lang)}</details>")
     body.append(f"<h2>{word(lang, 'rules')}</h2><p><small>{word(lang, 'hover')}</small></p>")
     for f in (f for f in findings if f.status != "skipped"):
         why = follows(f, lang)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from fmpipe.diagnose.compare import Comparison
 from fmpipe.diagnose.figures import Figures
+from fmpipe.diagnose.reference import Placement
 from fmpipe.diagnose.render import (
     MARKS,
     about,
@@ -23,7 +24,11 @@ SIGNS = {"pass": "✓ ", "skipped": ""}
 
 
 def markdown(
-    figures: Figures, findings: Sequence[Finding], lang: str = "en", comparison: Comparison | None = None
+    figures: Figures,
+    findings: Sequence[Finding],
+    lang: str = "en",
+    comparison: Comparison | None = None,
+    placement: Placement | None = None,
 ) -> str:
     """Return the whole report as text. ValueError for another language than ``en`` and ``zh``."""
     out = [f"# {word(lang, 'report')}: {figures.source or figures.stage}", f"## {word(lang, 'summary')}"]
@@ -35,6 +40,8 @@ def markdown(
         out.append("\n".join(lines))
     if comparison is not None:
         out += [f"## {word(lang, 'compare')}", _items(comparison.lines, lang)]
+    if placement is not None:
+        out += [f"## {word(lang, 'reference')}", _items([*placement.lines, *placement.ends()], lang)]
     out.append(f"## {word(lang, 'rules')}")
     for f in findings:
         if f.status == "skipped":

@@ -21,7 +21,7 @@
     const W = Math.max(300, figure.clientWidth);  // a unit is a pixel, so that text is readable on a phone
     figure.replaceChildren();
     figure.dataset.log = log ? "1" : "";
-    const xs = lines.flatMap(l => l.x), ys = lines.flatMap(l => l.y).filter(v => v !== null && (!log || v > 0));
+    const xs = lines.flatMap(l => l.x), ys = lines.flatMap(l => [...l.y, ...(l.low || [])]).filter(v => v !== null && (!log || v > 0));
     const positive = ys.length > 0 && ys.every(v => v > 0) && Math.max(...ys) > 20 * Math.min(...ys);
     const f = log ? Math.log10 : v => v;
     let x0 = Math.min(...xs), x1 = Math.max(...xs), y0 = f(Math.min(...ys)), y1 = f(Math.max(...ys));
@@ -38,6 +38,14 @@
     for (const v of ticks(x0, x1, W / 120))
       svg.append(node("text", { x: px(v), y: H - 6, "text-anchor": "middle" }, show(v)));
     lines.forEach((line, k) => {
+      if (line.low) {  // a band: along its upper end, and back along its lower one
+        const edge = (v, i) => v === null || (log && v <= 0) ? "" : `L${px(line.x[i]).toFixed(1)} ${py(v).toFixed(1)}`;
+        const d = line.y.map(edge).join("") + line.low.map(edge).reverse().join("");
+        svg.append(node("path", { d: `M${d.slice(1)}Z`, style: `fill: var(--c${k % 8})`, class: "band" }));
+        return;
+      }
+      if (line.mark !== undefined)
+        svg.append(node("line", { x1: px(line.mark), x2: px(line.mark), y1: T, y2: H - B, class: "mark" }));
       let d = "", pen = false;
       line.x.forEach((x, i) => {
         const y = line.y[i], good = y !== null && (!log || y > 0);
@@ -57,7 +65,8 @@
         entry.style.color = `var(--c${k % 8})`;
         let near = 0;
         if (at !== null) line.x.forEach((x, i) => { if (Math.abs(x - at) < Math.abs(line.x[near] - at)) near = i; });
-        entry.textContent = at === null ? line.name : `${line.name} ${show(line.y[near])} @ ${show(line.x[near])}`;
+        const value = (line.low ? `${show(line.low[near])} – ` : "") + show(line.y[near]);
+        entry.textContent = at === null ? line.name : `${line.name} ${value} @ ${show(line.x[near])}`;
         return entry;
       }));
     };

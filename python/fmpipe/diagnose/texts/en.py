@@ -344,6 +344,23 @@ TEXTS = {
     "compare/equal": "{name}: no significant difference, {a:.4g} (A) and {b:.4g} (B).",
     "compare/confirmed": "Confirmed in A: {a}; in B: {b}.",
     "compare/nothing": "They have no metric in common.",
+    # the band of reference runs
+    "reference/band": "Compared with {count} healthy runs of {name}: the band is from the lowest to the highest of them, widened by their spread.",
+    "reference/single": "Compared with one healthy run of {name}: the band is its curve ± {tolerance:.0%}, which is an assumption; several seeds would show the true spread.",
+    "reference/differing": "Settings that differ from those of the reference (its value in brackets), which may explain a difference: {settings}.",
+    "reference/inside": "No metric leaves the band: {count} metrics up to step {step} are normal.",
+    "reference/first_above": "{name} leaves the band first, at step {step}: {value:.4g} is above {low:.4g} to {high:.4g}.",
+    "reference/first_below": "{name} leaves the band first, at step {step}: {value:.4g} is below {low:.4g} to {high:.4g}.",
+    "reference/first_nonfinite": "{name} leaves the band first, at step {step}: it is NaN or infinite ({low:.4g} to {high:.4g} is normal).",
+    "reference/later": "{count} others leave it later (at step): {names}. They may be consequences; look at the first one.",
+    "reference/normal": "{name} {value:.4g}, band {low:.4g} to {high:.4g}: normal.",
+    "reference/above": "{name} {value:.4g}, band {low:.4g} to {high:.4g}: above the band, which it left at step {left}.",
+    "reference/below": "{name} {value:.4g}, band {low:.4g} to {high:.4g}: below the band, which it left at step {left}.",
+    "reference/nonfinite": "{name} is NaN or infinite, band {low:.4g} to {high:.4g}; it left it at step {left}.",
+    "reference/returned": "{name} {value:.4g}, band {low:.4g} to {high:.4g}: normal again; it left the band at step {left}.",
+    "reference/just_above": "{name} {value:.4g}, band {low:.4g} to {high:.4g}: slightly above at the end, for too few points to count.",
+    "reference/just_below": "{name} {value:.4g}, band {low:.4g} to {high:.4g}: slightly below at the end, for too few points to count.",
+    "reference/nothing": "There is nothing to compare with {name}: the runs have no metric in common at the same steps. The reference has {theirs}; this log has {ours}. Map names with --alias theirs=ours.",
 }
 
 WORDS = {
@@ -364,6 +381,9 @@ WORDS = {
     "pictures": "Images",
     "settings": "Settings",
     "compare": "Two runs",
+    "reference": "Is it normal? The band of healthy runs",
+    "reference/band": "band",
+    "reference/left": "left the band",
     "status/fail": "CONFIRMED",
     "status/warn": "WARNING",
     "status/pass": "REJECTED",

@@ -339,6 +339,23 @@ TEXTS = {
     "compare/equal": "{name}：没有显著差别，{a:.4g}（A）与 {b:.4g}（B）。",
     "compare/confirmed": "A 中成立的：{a}；B 中：{b}。",
     "compare/nothing": "两者没有共同的指标。",
+    # 参考训练的带
+    "reference/band": "与 {name} 的 {count} 次正常训练对比：带取其最低到最高，再按它们之间的离散程度加宽。",
+    "reference/single": "与 {name} 的一次正常训练对比：带为其曲线 ± {tolerance:.0%}，这一宽度是假定的；多个随机种子才能给出真实的离散程度。",
+    "reference/differing": "与参考训练不同的设置（括号内为参考值），可能就是差异的原因：{settings}。",
+    "reference/inside": "没有指标离开带：截至第 {step} 步，{count} 个指标均正常。",
+    "reference/first_above": "最先离开带的是 {name}，在第 {step} 步：{value:.4g} 高于 {low:.4g} 到 {high:.4g}。",
+    "reference/first_below": "最先离开带的是 {name}，在第 {step} 步：{value:.4g} 低于 {low:.4g} 到 {high:.4g}。",
+    "reference/first_nonfinite": "最先离开带的是 {name}，在第 {step} 步：出现 NaN/Inf（正常为 {low:.4g} 到 {high:.4g}）。",
+    "reference/later": "另有 {count} 个指标随后离开（括号内为步数）：{names}。它们可能只是后果；先看最早离开的那个。",
+    "reference/normal": "{name} {value:.4g}，带 {low:.4g} 到 {high:.4g}：正常。",
+    "reference/above": "{name} {value:.4g}，带 {low:.4g} 到 {high:.4g}：高于带，在第 {left} 步离开。",
+    "reference/below": "{name} {value:.4g}，带 {low:.4g} 到 {high:.4g}：低于带，在第 {left} 步离开。",
+    "reference/nonfinite": "{name} 出现 NaN/Inf，带 {low:.4g} 到 {high:.4g}；在第 {left} 步离开。",
+    "reference/returned": "{name} {value:.4g}，带 {low:.4g} 到 {high:.4g}：现已正常，曾在第 {left} 步离开。",
+    "reference/just_above": "{name} {value:.4g}，带 {low:.4g} 到 {high:.4g}：末尾略高，点数太少，不作数。",
+    "reference/just_below": "{name} {value:.4g}，带 {low:.4g} 到 {high:.4g}：末尾略低，点数太少，不作数。",
+    "reference/nothing": "与 {name} 没有可比之处：两者在相同步数上没有共同的指标。参考训练有 {theirs}；此日志有 {ours}。可用 --alias 对方=规范名 映射名称。",
 }
 
 WORDS = {
@@ -359,6 +376,9 @@ WORDS = {
     "pictures": "图像",
     "settings": "设置",
     "compare": "两次训练对比",
+    "reference": "是否正常？与正常训练的带对比",
+    "reference/band": "带",
+    "reference/left": "离开带",
     "status/fail": "成立",
     "status/warn": "警告",
     "status/pass": "排除",
