@@ -114,6 +114,9 @@ def test_runs_are_found_and_diagnosed(play, tmp_path):
     assert report.count("<iframe") == 1
     assert "&lt;svg" in report or "data-k" in report
     assert "<script" not in report  # everything of the log is inside the frame, escaped
+    assert "band of healthy runs" not in report
+    (tmp_path / "broken" / "config.yaml").write_text("base: shapes-tiny\n")
+    assert "band of healthy runs" in play.report(run)
 
 
 def test_the_page_is_on_this_computer_and_loads_nothing_from_elsewhere(pipe, tmp_path):

@@ -162,7 +162,7 @@ def test_a_log_of_every_step_is_reduced_and_one_of_few_steps_is_interpolated():
     every = np.arange(1, 1001)
     found = place(flow_run(99, steps=every), SEEDS)
     assert found.first is None
-    assert len(found.places[0].steps) == 40
+    assert len(found.places[0].steps) == 39  # medians of 25; the first one lies before the first reference point
     found = place(changed("loss/flow", times(1.6, 500), steps=every), SEEDS)
     assert abs(found.first.at(found.first.left)["step"] - 500) <= 50
     few = np.array([250, 500, 750, 1000])

@@ -48,6 +48,8 @@ Configuration = Annotated[
 def _config(source: str, overrides: list[str] | None, device: str):
     """Return the config of a preset or file with overrides, once everything that is quick to check is right."""
     check_device(device)
+    if wrong := [text for text in overrides or [] if text.partition("=")[0].strip() == "base"]:
+        raise Refused(f"{wrong[0]}: name the preset with --config, or as the key base of a YAML file")
     if source not in NAMES and not Path(source).is_file():
         raise Refused(f"--config: there is no file {source!r}, and the presets are {', '.join(NAMES)}")
     with working("starting"), importing_less():

@@ -85,6 +85,12 @@ class Place:
         """Return the name of the metric after that of its stage."""
         return f"{self.stage} {self.name}".strip()
 
+    @property
+    def end(self) -> Message:
+        """Return a sentence with the last value, the band there, and the status."""
+        left = None if self.left is None else int(self.steps[self.left])
+        return Message(f"reference/{self.status}", **(self.at(-1) | {"name": self.label, "left": left}))
+
     def at(self, k: int) -> dict[str, object]:
         """Return one point as plain types."""
         step, value, low, high = self.steps[k], self.values[k], self.low[k], self.high[k]
@@ -108,11 +114,11 @@ class Placement:
 
     def ends(self) -> list[Message]:
         """Return where each metric ends in its band."""
-        return [_end(p) for p in self.places]
+        return [p.end for p in self.places]
 
     def told(self) -> list[Message]:
         """Return the lines for the terminal: the comparison, and the ends of the main metrics."""
-        return [*self.lines, *(_end(p) for p in self.places if MAIN.fullmatch(p.name))]
+        return [*self.lines, *(p.end for p in self.places if MAIN.fullmatch(p.name))]
 
     def as_dict(self) -> dict[str, object]:
         """Return plain types for ``report.json``."""
@@ -248,26 +254,22 @@ def _placed(
     limit: Mapping[str, float],
 ) -> Place | None:
     """Return where a metric lies in its band; None if the curves have no step in common."""
-    curves = [(x.steps[good := np.isfinite(x.values)], x.values[good], whole) for x, whole in series]
-    curves = [(steps, values, whole) for steps, values, whole in curves if len(steps)]
-    if not curves or not len(own.steps):
+    finite = [(x.steps[np.isfinite(x.values)], x.finite, whole) for x, whole in series if len(x.finite)]
+    if not finite or not len(own.steps):
         return None
-    shares = [steps / whole if total and whole else steps for steps, _, whole in curves]
-    steps, values = own.steps, own.values
-    spacing = max(_spacing(x) for x in shares)
-    size = round(spacing / (_spacing(steps) / (total or 1))) if len(steps) > 1 and total else 1
-    if not total and len(steps) > 1:
-        size = round(spacing / _spacing(steps))
-    steps, values = _reduced(steps, values, size)
-    at = steps / total if total and all(whole for *_, whole in curves) else steps
-    slack = 0.5 * spacing
-    inside = (at >= max(x[0] for x in shares) - slack) & (at <= min(x[-1] for x in shares) + slack)
-    steps, values, at = steps[inside], values[inside], at[inside]
+    by_share = total is not None and all(whole for *_, whole in finite)
+    unit = total if by_share else 1
+    curves = [(steps / (whole if by_share else 1), values) for steps, values, whole in finite]
+    spacing = max(_spacing(x) for x, _ in curves)
+    steps, values = _reduced(own.steps, own.values, spacing * unit)
+    at = steps / unit
+    common = (at >= max(x[0] for x, _ in curves)) & (at <= min(x[-1] for x, _ in curves) + 0.5 * spacing)
+    steps, values, at = steps[common], values[common], at[common]
     if not len(steps):
         return None
-    positive = np.concatenate([v for _, v, _ in curves])
-    positive = "cos" not in name and (positive > 0).mean() > 0.9
-    least = min((v[v > 0].min() for _, v, _ in curves if (v > 0).any()), default=1.0)
+    every = np.concatenate([v for _, v in curves])
+    positive = "cos" not in name and bool((every > 0).mean() > 0.9)  # a loss with weight 0 begins at 0
+    least = every[every > 0].min() if positive else 0.0
 
     def scaled(x: np.ndarray) -> np.ndarray:
         return np.log(np.maximum(x, 1e-6 * least)) if positive else x
@@ -277,7 +279,7 @@ def _placed(
     smooth = np.full(len(values), np.nan)
     if good.any():
         smooth[good] = running_median(scaled(values[good]), window) if window > 1 else scaled(values[good])
-    rows = np.array([np.interp(at, x, scaled(v)) for x, (_, v, _) in zip(shares, curves, strict=True)])
+    rows = np.array([np.interp(at, x, scaled(v)) for x, v in curves])
     rows = np.array([running_median(row, window) for row in rows]) if window > 1 else rows
     low, high = _band(rows, positive, limit)
     out = np.where(smooth > high, 1, np.where(smooth < low, -1, 0))
@@ -311,15 +313,16 @@ def _first(out: np.ndarray, count: int) -> int | None:
 
 
 def _spacing(steps: np.ndarray) -> float:
-    return float(np.median(np.diff(steps))) if len(steps) > 1 else math.inf
+    return float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0
 
 
-def _reduced(steps: np.ndarray, values: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return medians of ``size`` consecutive values, with the last step of each."""
-    if size < 2 or len(values) < 2 * size:
+def _reduced(steps: np.ndarray, values: np.ndarray, spacing: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return medians of as many consecutive values as reach over the spacing, at their middle step."""
+    size = round(spacing / own) if (own := _spacing(steps)) else 1
+    whole = len(values) // max(1, size) * size
+    if size < 2 or not whole:
         return steps, values
-    whole = len(values) // size * size
-    return steps[size - 1 : whole : size], np.median(values[:whole].reshape(-1, size), axis=1)
+    return steps[size // 2 : whole : size], np.median(values[:whole].reshape(-1, size), axis=1)
 
 
 def _side(value: float, low: float, high: float) -> str:
@@ -347,11 +350,6 @@ def _differing(theirs: object, ours: object, path: str = "") -> Iterator[tuple[s
         yield path.replace("/", "."), (theirs, ours)
 
 
-def _end(p: Place) -> Message:
-    left = None if p.left is None else int(p.steps[p.left])
-    return Message(f"reference/{p.status}", **(p.at(-1) | {"name": p.label, "left": left}))
-
-
 def _lines(found: Placement, figures: Figures, limit: Mapping[str, float]) -> Iterator[Message]:
     runs = found.reference.runs
     if not found.places:
@@ -377,4 +375,4 @@ def _lines(found: Placement, figures: Figures, limit: Mapping[str, float]) -> It
         later = sorted((p for p in found.places if p.left is not None and p is not first), key=_order)
         if later:
             shown = [f"{p.label} ({int(p.steps[p.left])})" for p in later]
-            yield Message("reference/later", names=[*shown[:8], *["…"] * (len(shown) > 8)], count=len(shown))
+            yield Message("reference/later", names=[*shown[:8], *["…"] * (len(shown) > 8)])

@@ -139,9 +139,12 @@ def html(
         plots = []
         for p in shown:
             charts.append(_banded(p, lang))
-            plots.append(f'<figure class="chart" data-k="{len(charts) - 1}"></figure>')
+            end = escape(str(into(p.end, lang)))
+            plots.append(f'<div><figure class="wide chart" data-k="{len(charts) - 1}"></figure><p>{end}</p></div>')
         body.append(f'<div class="bands">{"".join(plots)}</div>')
-        body.append(f"<details><summary>{word(lang, 'values')}</summary>{_list(placement.ends(), lang)}</details>")
+        body.append(
+            f"<details><summary>{word(lang, 'reference/ends')}</summary>{_list(placement.ends(), lang)}</details>"
+        )
     body.append(f"<h2>{word(lang, 'rules')}</h2><p><small>{word(lang, 'hover')}</small></p>")
     for f in (f for f in findings if f.status != "skipped"):
         why = follows(f, lang)
