@@ -7,6 +7,7 @@ Several runs of a preset are named PRESET-seed0.jsonl, PRESET-seed1.jsonl, and s
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 import yaml
@@ -15,6 +16,7 @@ from fmpipe.diagnose.reference import HEADER, JUDGED, STAGES
 from fmpipe.run_log import read_log
 
 CONFIG = ("base", "seed", "stages", "precision", "data", "vae", "flow")  # settings that change a curve
+VALIDATED = re.compile(r"val/|flow/(?:cond_gain_cos|endpt_rmse@)")  # measured by validations only
 POINTS = 60  # of a metric in a stage, about
 
 
@@ -30,7 +32,7 @@ def thinned(run: Path, points: int = POINTS) -> list[dict]:
         for k, line in enumerate(lines):
             kept = {name: float(f"{x:.4g}") for name, x in line.items() if JUDGED.fullmatch(name)}
             if (k + 1) % every and k + 1 < len(lines):
-                kept = {name: x for name, x in kept.items() if name.startswith("val/")}
+                kept = {name: x for name, x in kept.items() if VALIDATED.match(name)}
             if kept:
                 out.append({"stage": stage, "step": line["step"], **kept})
     return out

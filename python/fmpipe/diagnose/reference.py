@@ -285,6 +285,9 @@ def _placed(
     out = np.where(smooth > high, 1, np.where(smooth < low, -1, 0))
     out[~good] = 2
     left = _first(out, 2 if len(out) < FEW else int(limit["reference/points"]))
+    if left is not None and good[left]:  # the running median reaches a point too far back
+        raw = np.where(good, scaled(values), np.inf)
+        left += int(((raw > high) | (raw < low))[left:].argmax())
     apart = np.maximum(smooth - high, low - smooth) / np.maximum(high - low, 1e-12)
     excess = 0.0 if left is None else float(np.nanmax(np.append(apart[left : left + 3], 0.0)))
     back = np.exp if positive else np.array
