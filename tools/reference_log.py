@@ -31,7 +31,7 @@ def thinned(run: Path, points: int = POINTS) -> list[dict]:
         every = max(1, round(len(lines) / points))
         for k, line in enumerate(lines):
             kept = {name: float(f"{x:.4g}") for name, x in line.items() if JUDGED.fullmatch(name)}
-            if (k + 1) % every and k + 1 < len(lines):
+            if k % every and k + 1 < len(lines):
                 kept = {name: x for name, x in kept.items() if VALIDATED.match(name)}
             if kept:
                 out.append({"stage": stage, "step": line["step"], **kept})

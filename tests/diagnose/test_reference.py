@@ -21,6 +21,7 @@ from fmpipe.train.presets import load as load_config
 from fmpipe.train.settings import dump, to_dict
 
 STEPS = np.arange(1, 41) * 25
+SHIPPED = len(list(reference.FOLDER.glob("shapes-tiny-seed*.jsonl")))
 CONFIG = {"flow": {"optim": {"steps": 1000}}}
 
 
@@ -132,13 +133,13 @@ def test_the_band_of_a_single_run_has_a_stated_tolerance():
     found = place(flow_run(99), ONE)
     assert found.first is None
     assert found.lines[0].key == "reference/single"
-    assert "30%" in found.lines[0]
+    assert "within a factor of 2 (cosines: ± 40% of their range)" in found.lines[0]
     p = next(p for p in found.places if p.name == "loss/flow")
-    np.testing.assert_allclose(np.log(p.high / p.low), 0.6)
+    np.testing.assert_allclose(p.high / p.low, 4.0)
     p = next(p for p in found.places if p.name == "flow/cos")
     np.testing.assert_allclose(p.high - p.low, (p.high - p.low)[0])
-    assert place(changed("loss/flow", times(1.6, 500)), ONE).first.name == "loss/flow"
-    assert place(changed("loss/flow", times(1.6, 500)), ONE, {"reference/single": 0.6}).first is None
+    assert place(changed("loss/flow", times(2.6, 500)), ONE).first.name == "loss/flow"
+    assert place(changed("loss/flow", times(2.6, 500)), ONE, {"reference/single": 3.0}).first is None
 
 
 def test_runs_of_different_lengths_are_compared_by_their_share_of_progress():
@@ -162,9 +163,11 @@ def test_a_log_of_every_step_is_reduced_and_one_of_few_steps_is_interpolated():
     every = np.arange(1, 1001)
     found = place(flow_run(99, steps=every), SEEDS)
     assert found.first is None
-    assert len(found.places[0].steps) == 39  # medians of 25; the first one lies before the first reference point
+    assert found.places[0].steps.tolist() == STEPS.tolist()
     found = place(changed("loss/flow", times(1.6, 500), steps=every), SEEDS)
     assert abs(found.first.at(found.first.left)["step"] - 500) <= 50
+    found = place(changed("loss/flow", times(np.nan, 510, 511), steps=every), SEEDS)  # between two points
+    assert (found.first.name, found.first.at(found.first.left)["step"]) == ("loss/flow", 525)
     few = np.array([250, 500, 750, 1000])
     assert place(flow_run(99, steps=few), SEEDS).first is None
     assert place(changed("loss/flow", times(1.6, 700), steps=few), SEEDS).first.at(2)["step"] == 750
@@ -209,10 +212,10 @@ def test_unknown_references_list_the_choices(tmp_path):
 
 def test_the_shipped_logs_are_small_and_have_both_stages():
     files = sorted(reference.FOLDER.glob("shapes-tiny-seed*.jsonl"))
-    assert len(files) == 5
+    assert len(files) == SHIPPED >= 3
     assert sum(path.stat().st_size for path in files) < 300 * 1024
     runs = [reference.shipped(path) for path in files]
-    assert sorted(run.setting("seed") for run in runs) == [0, 1, 2, 3, 4]
+    assert len({run.setting("seed") for run in runs}) == len(files)
     due = {"loss/flow", "flow/cos", "flow/nmse", "grad/total", "val/loss/flow", "val/flow/cos", "std/mean"}
     for own in runs:
         assert own.setting("base") == "shapes-tiny"
@@ -221,7 +224,7 @@ def test_the_shipped_logs_are_small_and_have_both_stages():
         assert (own.metrics["loss/flow"].steps[-1], own.stages["vae"].metrics["loss/mse"].steps[-1]) == (520, 900)
 
 
-@pytest.mark.parametrize("k", range(5))
+@pytest.mark.parametrize("k", range(SHIPPED))
 def test_each_shipped_seed_is_inside_the_band_of_the_others(k):
     runs = load(Figures(config={"base": "shapes-tiny"})).runs
     assert place(runs[k], Reference("others", [*runs[:k], *runs[k + 1 :]])).first is None
@@ -252,7 +255,7 @@ def test_the_command_reports_the_first_exit_and_draws_the_bands(folder, tmp_path
     assert first in result.stdout or lang == "en"
     assert "flow loss/flow" in result.stdout
     data = json.loads((tmp_path / "out" / "report.json").read_text())["reference"]
-    assert (data["name"], len(data["runs"])) == ("shapes-tiny", 5)
+    assert (data["name"], len(data["runs"])) == ("shapes-tiny", SHIPPED)
     assert (data["first"]["stage"], data["first"]["name"]) == ("flow", "loss/flow")
     assert 200 < data["first"]["step"] < 260
     (loss,) = (m for m in data["metrics"] if (m["stage"], m["name"]) == ("flow", "loss/flow"))
@@ -278,11 +281,13 @@ def test_the_option_takes_no_value_names_and_files(folder, tmp_path):
     healthy = [tmp_path / f"seed{k}.jsonl" for k in range(2)]
     for k, path in enumerate(healthy):
         shutil.copy(reference.FOLDER / f"shapes-tiny-seed{k}.jsonl", path)
-    for values, runs in ((["shapes-tiny"], 5), (healthy, 2), ([healthy[0]], 1), ([folder], 1)):
+    for values, runs in ((["shapes-tiny"], SHIPPED), (healthy, 2), ([healthy[0]], 1), ([folder], 1)):
         result = run("report", folder, "--reference", *values, "-o", tmp_path / "out")
         assert result.exit_code == 0, result.output
         assert len(json.loads((tmp_path / "out" / "report.json").read_text())["reference"]["runs"]) == runs
     assert run("report", folder, f"--reference={folder}", "-o", tmp_path / "out").exit_code == 0
+    for values in ([folder], ["shapes-tiny", folder]):
+        assert run("report", "--reference", *values, "-o", tmp_path / "out").exit_code == 0
     (folder / "config.yaml").unlink()
     for values in ([], ["nope"]):
         result = run("report", folder, "--reference", *values, "-o", tmp_path / "out")

@@ -25,14 +25,19 @@ LOGS = (".jsonl", ".csv", ".tsv", ".json", ".log", ".out", ".txt")
 
 
 class Report(typer.core.TyperCommand):
-    """Lets ``--reference`` take any number of values, also none, up to the next option."""
+    """Lets ``--reference`` take any number of values, also none, up to the next option.
+
+    If it is the first argument, RUN is the last of its values.
+    """
 
     def parse_args(self, ctx, args: list[str]) -> list[str]:
         if REFERENCE in args:
             at = args.index(REFERENCE) + 1
             end = next((k for k in range(at, len(args)) if args[k].startswith("-")), len(args))
-            values = args[at:end] or [""]
-            args = [*args[: at - 1], *(word for value in values for word in (REFERENCE, value)), *args[end:]]
+            values, run = args[at:end], args[: at - 1]
+            if not run and values:
+                run = [values.pop()]
+            args = [*run, *(word for value in values or [""] for word in (REFERENCE, value)), *args[end:]]
         return super().parse_args(ctx, args)
 
 
@@ -58,7 +63,7 @@ def report(
             metavar="[NAME|FILE...]",
             help="Compare with healthy runs, and name the first metric that leaves their band. Without a value: those "
             "of the preset that the run is based on. Otherwise the name of a preset, or logs or folders of healthy "
-            "runs of your own. Write it after RUN.",
+            "runs of your own.",
             show_default=False,
         ),
     ] = None,

@@ -26,8 +26,8 @@ STAGES = {  # in the order of training -> path of the setting with its number of
     "": "",
 }
 JUDGED = re.compile(
-    r"(?:val/)?(?:loss/\w+|flow/(?:cos|nmse|speed_ratio)|vae/psnr)|grad/\w+|flow/(?:cond_gain_cos|endpt_rmse@\d+)"
-    r"|step/\w+_update_ratio|scale/.+|mu/rms|std/mean|logvar/mean|z_init/var|stat/(?:x_0|v_pred|predicted_x0)/std"
+    r"(?:val/)?(?:loss/\w+|flow/(?:cos|nmse|speed_ratio)|vae/psnr)|grad/(?!kl)\w+|flow/endpt_rmse@\d+"
+    r"|scale/.+|mu/rms|std/mean|logvar/mean|z_init/var"
 )
 MAIN = re.compile(r"(?:val/)?(?:loss/\w+|flow/(?:cos|nmse)|vae/psnr)|grad/total")  # what the terminal lists
 FREE = re.compile(  # settings in which runs of one preset differ
@@ -196,12 +196,13 @@ def place(figures: Figures, reference: Reference, overrides: Overrides = None) -
 
     Curves are compared at the same share of their stage's steps, as the configs state them, and at the same step if one
     of the two is unknown. Both are smoothed by the same running median over three points of the run; a run that is
-    logged more often than the reference is reduced to medians first.
+    logged more often than the reference is compared at the points next to those of the reference.
 
-    The band reaches from the lowest to the highest reference run, widened by ``reference/widen`` standard deviations of
-    the runs around their median (at this and the neighbouring points), at least by ``reference/least``. The band of a
-    single run is its curve widened by ``reference/single``. Both are shares of the value for positive metrics, and of
-    the range of the curve for the others, such as cosines.
+    The band reaches from the lowest to the highest reference run, widened by ``reference/widen * (1 + 2 / (runs - 1))``
+    standard deviations of the runs around their median (at this and the neighbouring points), at least by
+    ``reference/least`` of the value for positive metrics, and of the range of the curve for the others, such as
+    cosines. The band of a single run is its curve divided and multiplied by ``reference/single``, or its curve ±
+    ``reference/single_range`` of its range.
 
     A metric leaves the band when ``reference/points`` consecutive points (two if there are fewer than six points) are
     outside on the same side, or when it is not finite.
@@ -245,6 +246,24 @@ def _total(part: Figures) -> int | None:
     return steps if isinstance(steps, int) and steps > 0 else None
 
 
+def _aligned(
+    own: Series, total: int | None, series: Sequence[tuple[Series, int | None]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return steps and values of the run, and the reference curves there, (runs, N); None without a common step."""
+    finite = [(x.steps[np.isfinite(x.values)], x.finite, whole) for x, whole in series if len(x.finite)]
+    if not finite or not len(own.steps):
+        return None
+    by_share = total is not None and all(whole for *_, whole in finite)
+    unit = total if by_share else 1
+    curves = [(steps / (whole if by_share else 1), values) for steps, values, whole in finite]
+    grid = max((x for x, _ in curves), key=_spacing)
+    steps, values = _sampled(own.steps, own.values, grid * unit)
+    at = steps / unit
+    common = (at >= max(x[0] for x, _ in curves)) & (at <= min(x[-1] for x, _ in curves) + 0.5 * _spacing(grid))
+    steps, values, at = steps[common], values[common], at[common]
+    return (steps, values, np.array([np.interp(at, x, v) for x, v in curves])) if len(steps) else None
+
+
 def _placed(
     stage: str,
     name: str,
@@ -254,40 +273,21 @@ def _placed(
     limit: Mapping[str, float],
 ) -> Place | None:
     """Return where a metric lies in its band; None if the curves have no step in common."""
-    finite = [(x.steps[np.isfinite(x.values)], x.finite, whole) for x, whole in series if len(x.finite)]
-    if not finite or not len(own.steps):
+    if (aligned := _aligned(own, total, series)) is None:
         return None
-    by_share = total is not None and all(whole for *_, whole in finite)
-    unit = total if by_share else 1
-    curves = [(steps / (whole if by_share else 1), values) for steps, values, whole in finite]
-    spacing = max(_spacing(x) for x, _ in curves)
-    steps, values = _reduced(own.steps, own.values, spacing * unit)
-    at = steps / unit
-    common = (at >= max(x[0] for x, _ in curves)) & (at <= min(x[-1] for x, _ in curves) + 0.5 * spacing)
-    steps, values, at = steps[common], values[common], at[common]
-    if not len(steps):
-        return None
-    every = np.concatenate([v for _, v in curves])
-    positive = "cos" not in name and bool((every > 0).mean() > 0.9)  # a loss with weight 0 begins at 0
-    least = every[every > 0].min() if positive else 0.0
-
-    def scaled(x: np.ndarray) -> np.ndarray:
-        return np.log(np.maximum(x, 1e-6 * least)) if positive else x
-
-    window = 3 if len(steps) > 4 else 1
-    good = np.isfinite(values)
+    steps, values, rows = aligned
+    positive = "cos" not in name and bool((rows > 0).mean() > 0.9)  # a loss with weight 0 begins at 0
+    least = rows[rows > 0].min() if positive else 0.0
+    values, rows = (np.log(np.maximum(x, 1e-6 * least)) if positive else x for x in (values, rows))
+    window, good = 3 if len(steps) > 4 else 1, np.isfinite(values)
     smooth = np.full(len(values), np.nan)
-    if good.any():
-        smooth[good] = running_median(scaled(values[good]), window) if window > 1 else scaled(values[good])
-    rows = np.array([np.interp(at, x, scaled(v)) for x, v in curves])
-    rows = np.array([running_median(row, window) for row in rows]) if window > 1 else rows
-    low, high = _band(rows, positive, limit)
+    smooth[good] = running_median(values[good], window)
+    low, high = _band(np.array([running_median(row, window) for row in rows]), positive, limit)
     out = np.where(smooth > high, 1, np.where(smooth < low, -1, 0))
     out[~good] = 2
     left = _first(out, 2 if len(out) < FEW else int(limit["reference/points"]))
-    if left is not None and good[left]:  # the running median reaches a point too far back
-        raw = np.where(good, scaled(values), np.inf)
-        left += int(((raw > high) | (raw < low))[left:].argmax())
+    if left is not None:  # the running median reaches a point too far back
+        left += int(((values > high) | (values < low) | ~good)[left:].argmax())
     apart = np.maximum(smooth - high, low - smooth) / np.maximum(high - low, 1e-12)
     excess = 0.0 if left is None else float(np.nanmax(np.append(apart[left : left + 3], 0.0)))
     back = np.exp if positive else np.array
@@ -299,11 +299,13 @@ def _band(rows: np.ndarray, positive: bool, limit: Mapping[str, float]) -> tuple
     middle = np.median(rows, axis=0)
     unit = 1.0 if positive else max(float(np.ptp(middle)), 0.1 * float(np.abs(middle).max()), 1e-12)
     if len(rows) == 1:
-        return middle - limit["reference/single"] * unit, middle + limit["reference/single"] * unit
+        margin = math.log(limit["reference/single"]) if positive else limit["reference/single_range"] * unit
+        return middle - margin, middle + margin
     square = np.square(rows - middle).sum(axis=0) / (len(rows) - 1)
     padded = np.pad(square, NEIGHBOURS, mode="edge")
     spread = np.sqrt(np.lib.stride_tricks.sliding_window_view(padded, 2 * NEIGHBOURS + 1).mean(axis=1))
-    margin = np.maximum(limit["reference/widen"] * spread, limit["reference/least"] * unit)
+    few = 1 + 2 / (len(rows) - 1)  # the spread of a few runs is known poorly
+    margin = np.maximum(limit["reference/widen"] * few * spread, limit["reference/least"] * unit)
     return rows.min(axis=0) - margin, rows.max(axis=0) + margin
 
 
@@ -319,13 +321,15 @@ def _spacing(steps: np.ndarray) -> float:
     return float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0
 
 
-def _reduced(steps: np.ndarray, values: np.ndarray, spacing: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return medians of as many consecutive values as reach over the spacing, at their middle step."""
-    size = round(spacing / own) if (own := _spacing(steps)) else 1
-    whole = len(values) // max(1, size) * size
-    if size < 2 or not whole:
+def _sampled(steps: np.ndarray, values: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the points next to those of a coarser grid; one that follows a value that is not finite is not either."""
+    if _spacing(steps) > 0.75 * _spacing(grid):
         return steps, values
-    return steps[size // 2 : whole : size], np.median(values[:whole].reshape(-1, size), axis=1)
+    kept = np.unique([int(np.abs(steps - at).argmin()) for at in grid if at <= steps[-1] + 0.5 * _spacing(steps)])
+    out, bad = values[kept], np.flatnonzero(~np.isfinite(values))
+    after = np.searchsorted(kept, bad)
+    out[after[after < len(kept)]] = np.nan
+    return steps[kept], out
 
 
 def _side(value: float, low: float, high: float) -> str:
@@ -361,7 +365,12 @@ def _lines(found: Placement, figures: Figures, limit: Mapping[str, float]) -> It
         yield Message("reference/nothing", name=found.reference.name, theirs=theirs[:8], ours=ours[:8] or "-")
         return
     if len(runs) == 1:
-        yield Message("reference/single", name=found.reference.name, tolerance=limit["reference/single"])
+        yield Message(
+            "reference/single",
+            name=found.reference.name,
+            factor=limit["reference/single"],
+            range=limit["reference/single_range"],
+        )
     else:
         yield Message("reference/band", name=found.reference.name, count=len(runs))
     if found.differing:

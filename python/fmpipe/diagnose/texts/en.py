@@ -346,7 +346,7 @@ TEXTS = {
     "compare/nothing": "They have no metric in common.",
     # the band of reference runs
     "reference/band": "Compared with {count} healthy runs of {name}: the band is from the lowest to the highest of them, widened by their spread.",
-    "reference/single": "Compared with one healthy run of {name}: the band is its curve ± {tolerance:.0%}, which is an assumption; several seeds would show the true spread.",
+    "reference/single": "Compared with one healthy run of {name}: the band is its curve within a factor of {factor:g} (cosines: ± {range:.0%} of their range), which is an assumption; several seeds would show the true spread.",
     "reference/differing": "Settings that differ from those of the reference (its value in brackets), which may explain a difference: {settings}.",
     "reference/inside": "No metric leaves the band: {count} metrics up to step {step} are normal.",
     "reference/first_above": "{name} leaves the band first, at step {step}: {value:.4g} is above {low:.4g} to {high:.4g}.",

@@ -341,7 +341,7 @@ TEXTS = {
     "compare/nothing": "两者没有共同的指标。",
     # 参考训练的带
     "reference/band": "与 {name} 的 {count} 次正常训练对比：带取其最低到最高，再按它们之间的离散程度加宽。",
-    "reference/single": "与 {name} 的一次正常训练对比：带为其曲线 ± {tolerance:.0%}，这一宽度是假定的；多个随机种子才能给出真实的离散程度。",
+    "reference/single": "与 {name} 的一次正常训练对比：带为其曲线的 {factor:g} 倍以内（余弦：其变化范围的 ± {range:.0%}），这一宽度是假定的；多个随机种子才能给出真实的离散程度。",
     "reference/differing": "与参考训练不同的设置（括号内为参考值），可能就是差异的原因：{settings}。",
     "reference/inside": "没有指标离开带：截至第 {step} 步，{count} 个指标均正常。",
     "reference/first_above": "最先离开带的是 {name}，在第 {step} 步：{value:.4g} 高于 {low:.4g} 到 {high:.4g}。",
