@@ -27,14 +27,16 @@ def thinned(run: Path, points: int = POINTS) -> list[dict]:
     for stage in STAGES:
         if not stage or not (run / stage).is_dir():
             continue
-        lines = [line for line in read_log(run / stage) if any(map(JUDGED.fullmatch, line))]
-        every = max(1, round(len(lines) / points))
-        for k, line in enumerate(lines):
-            kept = {name: float(f"{x:.4g}") for name, x in line.items() if JUDGED.fullmatch(name)}
-            if k % every and k + 1 < len(lines):
-                kept = {name: x for name, x in kept.items() if VALIDATED.match(name)}
-            if kept:
-                out.append({"stage": stage, "step": line["step"], **kept})
+        judged = [
+            {name: x for name, x in line.items() if name == "step" or JUDGED.fullmatch(name)}
+            for line in read_log(run / stage)
+        ]
+        logged = [line["step"] for line in judged if any(n != "step" and not VALIDATED.match(n) for n in line)]
+        kept = {*logged[:: max(1, round(len(logged) / points))], *logged[-1:]}
+        for line in judged:
+            names = [n for n in line if n != "step" and (line["step"] in kept or VALIDATED.match(n))]
+            if names:
+                out.append({"stage": stage, "step": line["step"], **{n: float(f"{line[n]:.4g}") for n in names}})
     return out
 
 
