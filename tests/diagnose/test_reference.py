@@ -212,7 +212,7 @@ def test_unknown_references_list_the_choices(tmp_path):
 
 def test_the_shipped_logs_are_small_and_have_both_stages():
     files = sorted(reference.FOLDER.glob("shapes-tiny-seed*.jsonl"))
-    assert len(files) == SHIPPED >= 3
+    assert len(files) == SHIPPED >= 2
     assert sum(path.stat().st_size for path in files) < 300 * 1024
     runs = [reference.shipped(path) for path in files]
     assert len({run.setting("seed") for run in runs}) == len(files)
