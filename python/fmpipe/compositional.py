@@ -4,7 +4,8 @@ GenEval (Ghosh et al. 2023) asks a detector what an image shows. The scenes of :
 :func:`find` fits the shapes that they are drawn with, :func:`judged` compares what is found with a prompt, and
 :func:`columns` counts. Each kind of prompt is a column with two shares:
 
-- ``right``: everything that the prompt asks for is there. As in GenEval, further objects are wrong for ``counting`` only.
+- ``right``: everything that the prompt asks for is there. As in GenEval, further objects are wrong for ``counting``
+  only.
 - ``own``: the part that the column is about, of the images that allow a judgment. It shows why prompts are wrong: an
   image without one of two objects is neither right nor wrong about their relation.
 
@@ -18,7 +19,7 @@ GenEval (Ghosh et al. 2023) asks a detector what an image shows. The scenes of :
 | position | a circle above a ring | if both shapes are there: they are in this relation |
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -27,14 +28,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fmpipe.data.scenes import KINDS, RADIUS, RELATIONS, Prompt, evaluation_prompts
-from fmpipe.data.shapes import COLOURS, SHAPES
+from fmpipe.data.scenes import KINDS, RADIUS, RELATIONS, SHAPES, Prompt, evaluation_prompts
+from fmpipe.data.shapes import COLOURS
+from fmpipe.evaluate import drawn_pictures
+from fmpipe.image_grid import image_grid, to_image
+from fmpipe.train.batches import drawn
 
 EACH = 48  # images of each kind
 MOST = 8  # objects in an image; further ones are not looked for
 STRENGTH = 0.6  # smallest share of its colour that an object has over its whole area
+BLURS = (0.0, 0.016, 0.025, 0.035, 0.047)  # sigma; the image's side is 1
 FIT = 0.6  # smallest share of the ink around an object that its shape explains
-OVERLAP = 0.3  # largest share of an object's area that another one covers
 APART = 0.1  # smallest distance of two objects in a relation, along its direction; the image's side is 1
 
 
@@ -81,7 +85,9 @@ def _find(ink: Tensor) -> list[list[Found]]:
     for _ in range(MOST):
         # Coarsely: the pixel with the highest score. A convolution of each channel.
         scores = F.conv2d(ink[rows].flatten(0, 1)[:, None], bank.coarse).unflatten(0, (-1, 3))
-        best = (scores.square().sum(1) / bank.coarse.square().sum((1, 2, 3))[:, None, None]).amax(1).flatten(1).argmax(1)
+        best = (
+            (scores.square().sum(1) / bank.coarse.square().sum((1, 2, 3))[:, None, None]).amax(1).flatten(1).argmax(1)
+        )
         y, x = best // side, best % side
         across = torch.arange(bank.width)
         place = (rows[:, None, None], slice(None), (y[:, None] + across)[:, :, None], (x[:, None] + across)[:, None])
@@ -127,20 +133,20 @@ class _Bank(NamedTuple):
 def _bank(side: int) -> _Bank:
     reach = int(1.25 * RADIUS * side + 0.999) + 2
     width, at = 2 * reach + 1, torch.arange(-reach, reach + 1.0)
-    shifts = torch.arange(-3, 4) / 2
+    shifts = torch.arange(-4, 5) / 4 if side < 32 else torch.arange(-2, 3) / 2
     dx, dy = (d.flatten()[:, None, None] for d in torch.meshgrid(shifts, shifts, indexing="xy"))
     x, y = torch.broadcast_tensors(at - dx, at[:, None] - dy)
     coarse, fine, near, about = [], [], [], []
     for shape, distance in SHAPES.items():
-        for factor in (0.65, 0.75, 0.85, 0.95, 1.05, 1.15, 1.25):
+        for factor in (0.8, 0.9, 1.0, 1.1, 1.2):
             radius = factor * RADIUS * side
             cover = (0.5 - distance(x, y, radius)).clamp(0, 1)
             disc = ((x * x + y * y).sqrt() <= 1.3 * radius + 1).float()
-            for sigma in (0.0, 0.6, 1.2):
-                drawn = _blurred(cover, sigma)
+            for sigma in BLURS:
+                drawn = _blurred(cover, sigma * side)
                 fine.append(drawn), near.append(disc)
                 about += [(shape, *d) for d in zip(dx.flatten().tolist(), dy.flatten().tolist(), strict=True)]
-                if sigma == 0.6 and factor in (0.75, 1.05):
+                if sigma == BLURS[1] and factor in (0.8, 1.0):
                     coarse.append(drawn[len(drawn) // 2])
     fine, near = torch.cat(fine), torch.cat(near)
     touched = F.max_pool2d((fine > 0.05).float(), 3, 1, 1)
@@ -202,3 +208,52 @@ def columns(answers: Sequence[dict]) -> list[Column]:
             share = sum(own) / len(own) if own else None
             made.append(Column(kind, share, len(own), len(mine), sum(a["right"] for a in mine) / len(mine)))
     return made
+
+
+def evaluate(
+    pipe,
+    *,
+    each: int = EACH,
+    steps: int | None = None,
+    seed: int = 0,
+    sheet: str | Path | None = None,
+    shown: Callable[[str, int, int], None] = lambda *_: None,
+) -> tuple[list[Column], list[dict]]:
+    """Return the columns of a pipeline, and its answers: ``each`` images of every kind.
+
+    The prompts of a kind take turns, in an order that depends on the seed. Those for ``colour binding`` are the pairs
+    that the data hold out, so that they were never seen in training.
+
+    Args:
+        sheet: file for a sheet with up to 12 wrong and 4 right images of each kind.
+        shown: called with (kind, done, total).
+    """
+    answers, pictures = [], []
+    for number, kind in enumerate(KINDS):
+        some = evaluation_prompts(kind)
+        order = torch.randperm(len(some), generator=drawn(seed, 11, number)).tolist()
+        asked, done = [some[order[k % len(some)]] for k in range(each)], 0
+        for images in drawn_pictures(pipe, [prompt.text for prompt in asked], steps, seed * len(KINDS) + number):
+            part = asked[done : done + len(images)]
+            answers += [judged(*pair) for pair in zip(part, find(images), strict=True)]
+            pictures += [images[k].cpu() for k in range(len(images))]
+            done += len(images)
+            shown(kind, done, each)
+    if sheet is not None:
+        _sheet(answers, pictures, Path(sheet))
+    return columns(answers), answers
+
+
+def _sheet(answers: list[dict], pictures: list[Tensor], path: Path) -> None:
+    chosen = []
+    for kind in KINDS:
+        mine = [k for k, answer in enumerate(answers) if answer["kind"] == kind]
+        wrong = [k for k in mine if not answers[k]["right"]][:12]
+        chosen += wrong + [k for k in mine if answers[k]["right"]][: 16 - len(wrong)]
+    captions = [
+        f"{answers[k]['prompt']}\n{'right' if answers[k]['right'] else 'WRONG'}: "
+        + (", ".join(f"{f['colour']} {f['shape']}" for f in answers[k]["found"]) or "nothing found")
+        for k in chosen
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image_grid([to_image(2 * pictures[k] - 1) for k in chosen], captions).save(path)

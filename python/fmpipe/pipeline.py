@@ -37,8 +37,8 @@ class FlowPipeline(DiffusionPipeline):
             arguments are omitted. A ``guidance_scale`` of None or 1 turns guidance off.
         max_guidance: the largest guidance scale that gives usable images; a larger one raises a warning. 1.0 means that
             the network was trained without the null indicator, so that guidance has no meaning.
-        source: the data set it was trained on, ``emoji`` or ``shapes``, if it can be rebuilt; ``fmpipe check`` then
-            measures on it.
+        source: the data set it was trained on, ``emoji``, ``shapes`` or ``scenes``, if it can be rebuilt; ``fmpipe
+            check`` then measures on it.
         known: the embedded training captions, to warn about prompts that are far from all of them. Not saved.
         graph: whether :meth:`__call__` captures a solver step in a CUDA graph; see :func:`fmkernels.flow.sample`. Not
             saved.

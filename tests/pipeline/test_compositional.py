@@ -10,12 +10,12 @@ import torch.nn.functional as F
 
 from fmpipe.compositional import columns, find, judged
 from fmpipe.data import Scenes
-from fmpipe.data.scenes import KINDS, captions_of, draw, evaluation_prompts, held_out, prompts, scene, text_of
-from fmpipe.data.shapes import COLOURS, SHAPES
+from fmpipe.data.scenes import KINDS, SHAPES, captions_of, draw, evaluation_prompts, held_out, prompts, scene, text_of
+from fmpipe.data.shapes import COLOURS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EVERY = [prompt for kind in KINDS for prompt in prompts(kind)]
-SOME = [prompt for kind in KINDS for prompt in random.Random(0).sample(prompts(kind), min(40, len(prompts(kind))))]
+SOME = [prompt for kind in KINDS for prompt in random.Random(0).sample(prompts(kind), min(24, len(prompts(kind))))]
 LATER = {name: list(values)[(k + 1) % len(values)] for values in (SHAPES, COLOURS) for k, name in enumerate(values)}
 
 
@@ -58,9 +58,12 @@ def swapped_colours(things, vary):
 
 
 def one_too_many(things, vary):
+    if len(things) == 4:  # no place is free: the five of a die
+        corners = [t._replace(x=0.2 + 0.6 * (t.x > 0.5), y=0.2 + 0.6 * (t.y > 0.5), radius=0.12) for t in things]
+        return [*corners, corners[0]._replace(x=0.5, y=0.5)]
     free = product((0.14, 0.5, 0.86), repeat=2)
     x, y = max(free, key=lambda at: min((t.x - at[0]) ** 2 + (t.y - at[1]) ** 2 for t in things))
-    return [*things, things[-1]._replace(x=x, y=y, radius=0.12 if len(things) < 4 else 0.1)]
+    return [*things, things[-1]._replace(x=x, y=y, radius=0.12)]
 
 
 def one_too_few(things, vary):
@@ -105,7 +108,7 @@ def wrong_colour(things, vary):
 )
 @pytest.mark.parametrize("size", [32, 20])
 def test_a_confusion_lowers_its_own_column_alone(confused, lowered, size):
-    """Planted in every scene of every kind: the column falls to 0, and no other is below 1 where it is judged at all."""
+    """Planted in every scene of every kind: the column falls to 0, and no other is below 1 where it is judged."""
     vary = random.Random(2)
     right = [coloured(prompt, vary) for prompt in SOME]
     table, _ = score(SOME, [confused(things, vary) or things for things in right], size)
@@ -138,19 +141,20 @@ def blurred(images, sigma, noise, seed=0):
     return (images + noise * draws).clamp(0, 1)
 
 
-@pytest.mark.parametrize(("size", "sigma", "noise", "least"), [(32, 1.0, 0.05, 0.99), (16, 0.6, 0.05, 0.97)])
-def test_blur_and_noise_of_a_decoded_image_change_nothing(size, sigma, noise, least):
+@pytest.mark.parametrize(("size", "sigma"), [(32, 1.2), (24, 0.9), (16, 0.6)])
+def test_blur_and_noise_of_a_decoded_image_change_nothing(size, sigma):
     vary = random.Random(3)
     scenes = [coloured(prompt, vary) for prompt in SOME]
-    table, _ = score(SOME, scenes, size, spoil=lambda images: blurred(images, sigma, noise))
-    assert {column.name: column.right for column in table if column.right < least} == {}
-    table, _ = score(SOME, [mirrored(things, vary) for things in scenes], size, lambda x: blurred(x, sigma, noise))
-    assert {column.name for column in table if column.right < least} == {"position"}
+    table, _ = score(SOME, scenes, size, lambda images: blurred(images, sigma, noise=0.05))
+    assert {column.name: column.right for column in table if column.right < 1} == {}
+    table, _ = score(SOME, [mirrored(things, vary) for things in scenes], size, lambda x: blurred(x, sigma, noise=0.05))
+    assert {column.name: column.right for column in table if column.right < 1} == {"position": 0}
 
 
 def test_an_average_of_images_and_an_empty_one_show_nothing():
     """What a model draws that does not choose: every object at half its strength."""
-    one, two = (draw(scene(prompt), 32) / 255 for prompt in (prompts("single object")[0], prompts("two objects")[0]))
+    beside, above = (p for p in prompts("position") if p.text in ("a circle left of a ring", "a circle above a ring"))
+    one, two = draw(scene(beside), 32) / 255, draw(scene(above), 32) / 255
     assert find(torch.stack([(one + 2) / 3, torch.ones_like(one), (one + two) / 2])) == [[], [], []]
 
 
@@ -171,7 +175,7 @@ def test_images_of_another_shape_are_refused(images):
 
 def test_prompts_are_grammatical_and_unique():
     texts = [prompt.text for prompt in EVERY]
-    assert len(set(texts)) == len(texts) == 6 + 30 + 18 + 48 + 1680 + 120
+    assert len(set(texts)) == len(texts) == 5 + 20 + 15 + 40 + 1120 + 80
     assert {"an orange ring", "four crosses", "a circle left of a square"} <= set(texts)
     assert text_of((("ring", "orange"), ("cross", "cyan"))) == "an orange ring and a cyan cross"
 
@@ -182,7 +186,7 @@ def test_held_out_pairs_are_never_in_the_data():
     some = [source.prompt(i) for i in range(len(source))]
     assert not any(map(held_out, some))
     out = {frozenset(prompt.wanted) for prompt in EVERY if held_out(prompt)}
-    assert 0.08 < len(out) / 840 < 0.17
+    assert 0.08 < len(out) / 560 < 0.17
     assert not {frozenset(prompt.wanted) for prompt in some if prompt.kind == "colour binding"} & out
     drawn = {prompt.text for prompt in some}
     assert drawn == {prompt.text for prompt in EVERY if not held_out(prompt)}
@@ -202,9 +206,8 @@ def test_an_item_depends_on_its_number_and_the_seed_alone():
 
 
 def test_all_captions_of_a_scene_are_true():
-    for prompt in SOME:
-        things = scene(prompt)
-        for text in captions_of(prompt):
-            same = [p for p in EVERY if p.text == text]
-            for asked in same:
-                assert score([asked], [things])[1][0]["right"], text
+    """Also of the kinds with other captions than their prompt, as far as these are prompts themselves."""
+    known = {prompt.text: prompt for prompt in EVERY}
+    said = [(known[text], scene(p)) for p in SOME for text in captions_of(p) if text in known and text != p.text]
+    assert {asked.kind for asked, _ in said} == {"position"}
+    assert all(answer["right"] for answer in score(*zip(*said, strict=True))[1])

@@ -26,6 +26,7 @@ from fmpipe.cli.progress import Bars
 NAMES = (
     "shapes-tiny",
     "shapes-queries",
+    "shapes-scenes",
     "emoji-64",
     "crossflow-256",
     "crossuni-256",

@@ -1,7 +1,8 @@
 """Captioned images for training, and caches of what frozen networks compute from them.
 
-A source has a length, items and a digest: :class:`Shapes` and :class:`Scenes` draw images, :class:`Folder`, :class:`Shards` and
-:class:`HF` read those of users, :class:`LatentFiles` reads precomputed latents, and :class:`Mixture` combines sources.
+A source has a length, items and a digest: :class:`Shapes` and :class:`Scenes` draw images, :class:`Folder`,
+:class:`Shards` and :class:`HF` read those of users, :class:`LatentFiles` reads precomputed latents, and
+:class:`Mixture` combines sources.
 :func:`split` divides items into training and validation. :func:`cache_latents` and :func:`cache_states` run the
 autoencoder and the text encoder once; :func:`load_latents` reads what another program has computed.
 """

@@ -29,12 +29,13 @@ def check_range(config: Any, low: float, high: float, *names: str) -> None:
 class DataSource:
     """Where images or latents and their captions come from."""
 
-    source: Literal["shapes", "emoji", "folder", "hf", "shards", "latents"] = key(
-        "shapes: drawn, needs nothing; emoji: needs a font; folder: your images; hf: a Hugging Face dataset on disk or "
-        "parquet files; shards: webdataset tar files; latents: precomputed latents",
+    source: Literal["shapes", "scenes", "emoji", "folder", "hf", "shards", "latents"] = key(
+        "shapes: drawn, needs nothing; scenes: the same with up to four objects; emoji: needs a font; folder: your "
+        "images; hf: a Hugging Face dataset on disk or parquet files; shards: webdataset tar files; latents: "
+        "precomputed latents",
         "shapes",
     )
-    path: str | None = key("folder, file or glob of the source, or the emoji font; null for shapes", None)
+    path: str | None = key("folder, file or glob of the source, or the emoji font; null for shapes and scenes", None)
     captions: str | None = key(
         "for folder and latents: a file (for latents, also a folder) with captions; for hf: the column of captions; "
         "null looks for captions, see docs/training.md",
@@ -66,8 +67,8 @@ class Data(DataSource):
     """Images and captions."""
 
     size: int = key("side of the square images in pixels; see the size rule in docs/training.md", 32)
-    count: int = key("for shapes: number of images", 2048)
-    seed: int = key("seed of the split into training and validation data, and of shapes", 0)
+    count: int = key("for shapes and scenes: number of images", 2048)
+    seed: int = key("seed of the split into training and validation data, and of shapes and scenes", 0)
     val: float = key("share of the images, or captions, that is held out for validation", 0.1)
     limit: int | None = key("train on this many images only and validate on the same ones; null uses all", None)
     cache: str = key("folder for cached latents and text states, shared by runs", "cache")
