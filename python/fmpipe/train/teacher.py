@@ -34,9 +34,10 @@ class Teacher:
     share it. ``size``: (height, width) of its input. ``dim``: of its features. ``grid``: (rows, columns) of patches.
     """
 
-    def __init__(self, model: nn.Module, processor: object):
+    def __init__(self, model: nn.Module, processor: object, argument: str = "teacher"):
+        self.argument = argument
         self.model = model.eval().requires_grad_(False).float()
-        self.size = _size(processor)
+        self.size = _size(processor, argument)
         self.mode = MODES.get(processor.resample, "bicubic")
         factor = processor.rescale_factor if processor.do_rescale else 1.0
         mean, std = (processor.image_mean, processor.image_std) if processor.do_normalize else ([0.0] * 3, [1.0] * 3)
@@ -46,25 +47,28 @@ class Teacher:
         self.dim, self.grid, self.prefix = self._layout()
 
     @classmethod
-    def from_folder(cls, folder: str | Path) -> "Teacher":
+    def from_folder(cls, folder: str | Path, argument: str = "teacher") -> "Teacher":
         """Load the encoder of a folder with its weights and the config of its image processor.
 
-        Of a model of images and texts (CLIP, SigLIP), the vision model is used. Raises ValueError for another kind of
-        model, FileNotFoundError if the folder or the config of the image processor is missing.
+        Of a model of images and texts (CLIP, SigLIP), the vision model is used. argument: the name of the folder in
+        errors. Raises ValueError for another kind of model, FileNotFoundError if the folder or the config of the image
+        processor is missing.
         """
         from transformers import AutoImageProcessor, AutoModel
 
         if not (Path(folder) / "config.json").is_file():
-            raise FileNotFoundError(f"teacher: {str(folder)!r} is not a folder with an image encoder of transformers")
+            raise FileNotFoundError(
+                f"{argument}: {str(folder)!r} is not a folder with an image encoder of transformers"
+            )
         names = ("preprocessor_config.json", "processor_config.json")
         if not any((Path(folder) / name).is_file() for name in names):
             raise FileNotFoundError(
-                f"teacher: {str(folder)!r} has no {names[0]}, which says how to prepare images; copy it from the "
+                f"{argument}: {str(folder)!r} has no {names[0]}, which says how to prepare images; copy it from the "
                 "model's repository, or save the image processor there"
             )
         model = load_pretrained(AutoModel, folder, dtype=torch.float32)
         model = getattr(model, "vision_model", model)
-        return cls(model, load_pretrained(AutoImageProcessor, folder))
+        return cls(model, load_pretrained(AutoImageProcessor, folder), argument)
 
     @property
     def device(self) -> torch.device:
@@ -116,9 +120,13 @@ class Teacher:
             try:
                 states, again = (self.model(pixel_values=x).last_hidden_state for _ in range(2))
             except Exception as error:  # of any kind: the model may not take pixels
-                raise ValueError(f"teacher: {name} does not encode images of {self.size} pixels: {error}") from None
+                raise ValueError(
+                    f"{self.argument}: {name} does not encode images of {self.size} pixels: {error}"
+                ) from None
         if states.shape != again.shape or not torch.equal(states, again):
-            raise ValueError(f"teacher: {name} is not deterministic (masked autoencoders are not); use another model")
+            raise ValueError(
+                f"{self.argument}: {name} is not deterministic (masked autoencoders are not); use another model"
+            )
         if states.dim() == 4:
             return states.shape[1], tuple(states.shape[2:]), 0
         count, patch = states.shape[1], getattr(self.model.config, "patch_size", None) or 1
@@ -126,11 +134,13 @@ class Teacher:
         if rows * columns > count:  # merged on the way (Swin)
             rows = columns = math.isqrt(count)
             if rows * columns != count:
-                raise ValueError(f"teacher: {name} has {count} tokens for {self.size} pixels, which make no grid")
+                raise ValueError(
+                    f"{self.argument}: {name} has {count} tokens for {self.size} pixels, which make no grid"
+                )
         return states.shape[2], (rows, columns), count - rows * columns
 
 
-def _size(processor: object) -> tuple[int, int]:
+def _size(processor: object, argument: str) -> tuple[int, int]:
     """Return the size of the encoder's input: that of the crop, or of the resized image."""
     given = processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size
     given = {k: v for k, v in dict(given).items() if v} if not isinstance(given, int) else {"shortest_edge": given}
@@ -138,7 +148,7 @@ def _size(processor: object) -> tuple[int, int]:
         return given["height"], given["width"]
     if "shortest_edge" not in given:
         raise ValueError(
-            f"teacher: its image processor's size must have height and width, or shortest_edge, got {given}"
+            f"{argument}: its image processor's size must have height and width, or shortest_edge, got {given}"
         )
     return (given["shortest_edge"],) * 2
 
