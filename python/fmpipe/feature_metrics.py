@@ -24,7 +24,6 @@ from fmpipe.train.batches import drawn
 from fmpipe.train.teacher import Teacher
 from fmpipe.untrusted import load_pretrained
 
-LEAST = 4  # images, two for each half
 NEIGHBOURS = 3  # whose distance is the radius of an image, as in the paper
 SUBSET, SUBSETS = 1000, 100  # images of a subset for KID, and their number
 BATCH = 50
@@ -196,7 +195,9 @@ def evaluate(
             real image; the images take turns.
         shown: called with (name, done, total).
     """
-    # Before the images, so that a wrong folder is refused at once.
+    # Before the images, so that a wrong folder or a missing package is refused at once.
+    if features:
+        optional("torchmetrics", "--features")
     encoder = Teacher.from_folder(features, "--features").to(pipe.device) if features else None
     scorer = CLIPScore.from_folder(clip) if clip else None
     if scorer:

@@ -533,7 +533,10 @@ def test_two_processes_have_the_losses_of_one(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--config", "nothing"], "presets are shapes-tiny, shapes-queries, shapes-scenes, emoji-64, crossflow-256, crossuni-256"),
+        (
+            ["--config", "nothing"],
+            "presets are shapes-tiny, shapes-queries, shapes-scenes, emoji-64, crossflow-256, crossuni-256",
+        ),
         (["--config", "shapes-tiny", "flow.optm.lr=1"], "unknown key; the nearest known is 'optim'"),
         (["--config", "shapes-tiny", "flow.optim.lr=fast"], "flow.optim.lr: expected float"),
         (["--config", "crossflow-256"], "data/*.tar"),
