@@ -122,8 +122,7 @@ def shapes_scenes() -> Config:
     config.vae.optim.steps = 1200
     config.flow.head = {"hidden": 512, "std_range": [0.3, 0.4]}
     config.flow.head_optim = Optim(steps=1500, batch=32, lr=2e-3, ema=0.99)
-    config.flow.optim = Optim(steps=2000, batch=32, lr=2e-3, ema=0.995)
-    config.every = Every(log=50, validate=500, save=500, sample=500)
+    config.flow.optim = Optim(steps=600, batch=32, lr=2e-3, ema=0.995)
     return config
 
 
