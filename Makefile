@@ -29,7 +29,7 @@ FILES := --dist loadfile --no-loadscope-reorder
 # They fork trainings: a child of a process whose torch has started its threads may crash, or wait forever.
 FORKING := $(patsubst %,tests/train/test_%.py,train_sharded train_features teacher)
 
-.PHONY: setup demo test test-sharded test-device train-check fault-matrix notes-check page-check evaluate crash-test test-triton test-cuda test-ptx test-fast triton-check cuda-check cuda-build-check gpu-check lint types audit format docs wheels wheel-check bench bench-models bench-model sanitize package-check abi-check clean help fuzz
+.PHONY: setup demo test test-sharded test-device train-check fault-matrix notes-check page-check evaluate crash-test test-triton test-cuda test-ptx test-fast triton-check cuda-check cuda-build-check gpu-check lint types audit format docs wheels wheel-check hf-kernels bench bench-models bench-model sanitize package-check abi-check clean help fuzz
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -175,6 +175,9 @@ wheels: setup  ## dist/: an sdist and manylinux wheels for this Python and PYTHO
 
 wheel-check:  ## install the wheels of dist/ into the environments of PYTHONS, which have torch, and use them there
 	$(PYTHON) tools/wheel_check.py $(PYTHONS)
+
+hf-kernels: setup  ## the ops in the layout of Hugging Face's kernels: build/hf-kernels
+	$(BIN)/python tools/hf_kernels.py
 
 package-check:  ## install as the README says, in clean environments: the block, a wheel, no compiler (six minutes)
 	@tools/package_check.sh $(PYTHON)

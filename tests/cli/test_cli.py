@@ -233,7 +233,8 @@ sys.argv = ["fmpipe", "generate", "a cat", "--out", {str(tmp_path / "x.png")!r}]
 from fmpipe.__main__ import main
 main()
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path)}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=offline)
     assert result.returncode == 1, result.stderr
     lines = [line for line in result.stderr.splitlines() if "loading default" not in line]
     assert len(lines) == 1, result.stderr

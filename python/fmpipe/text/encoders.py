@@ -78,9 +78,9 @@ class MiniLMText(FrozenText):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path | None = None, **arguments) -> "MiniLMText":
-        """Without a folder: the weights of the installed package, by their sha256 (:mod:`fmpipe.text.minilm`)."""
+        """Without a folder: those of the installed package or of the Hub, checked (:mod:`fmpipe.text.minilm`)."""
         if folder is None:
-            folder = minilm.verify(minilm.installed_folder())
+            folder = minilm.verified_folder()
         return super().from_pretrained(folder, **arguments)
 
 
@@ -142,7 +142,7 @@ def _described(spec: Mapping[str, Any], arguments: dict) -> tuple[str | tuple[st
     if dtype:
         arguments = {"dtype": DTYPES[dtype], **arguments}
     if model == "minilm":
-        model = minilm.verify(minilm.installed_folder())
+        model = minilm.verified_folder()
     elif model is None:
         raise ValueError(f"load_text_encoder: model is missing: a folder, or minilm, for kind {kind!r}")
     unknown = sorted(given.keys() - set(inspect.signature(KINDS[kind]).parameters) | given.keys() & {"tokens"})
