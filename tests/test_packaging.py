@@ -72,6 +72,14 @@ def test_a_wheel_without_its_objects_is_an_error(environment, message):
     assert message in result.stderr
 
 
+def test_only_the_package_that_is_type_checked_is_marked_as_typed():
+    settings = (ROOT / "pyproject.toml").read_text()
+    checked = re.search(r"(?ms)^\[tool.mypy\].*?^files = \[(.*?)\]", settings).group(1)
+    assert '"fmkernels"' in checked
+    assert (ROOT / "fmkernels/py.typed").exists()
+    assert ("fmpipe" in checked) == (ROOT / "python/fmpipe/py.typed").exists()
+
+
 def test_workflows_forms_and_citation_follow_their_schemas():
     github = ROOT / ".github"
     schema("github-workflows", *github.glob("workflows/*.yml"))
@@ -95,4 +103,4 @@ def test_the_workflow_runs_targets_that_exist_and_ci_run():
 
 def test_the_torch_of_the_objects_decides_about_the_gradients_in_cpp():
     facts, status = fmkernels.backend.build_facts(), fmkernels.backend.status["autograd"]
-    assert status.available == (facts["built_with_torch"].split("+")[0] == torch.__version__.split("+")[0])
+    assert status.available == (facts["built_with_torch"] == torch.__version__)

@@ -3,7 +3,10 @@
 import sys
 from pathlib import Path
 
-import tomllib
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    from pip._vendor import tomli as tomllib
 
 with open(Path(__file__).parent.parent / "pyproject.toml", "rb") as file:
     extras = tomllib.load(file)["project"]["optional-dependencies"]
