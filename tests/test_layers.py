@@ -81,6 +81,14 @@ ALLOWED = {
         "fmpipe.run_log",
         "fmpipe.untrusted",
     ),
+    "fmpipe.diagnose.reference": (
+        "fmpipe.diagnose.figures",
+        "fmpipe.diagnose.read",
+        "fmpipe.diagnose.rules",
+        "fmpipe.diagnose.texts",
+        "fmpipe.diagnose.thresholds",
+        "fmpipe.run_log",
+    ),
     "fmpipe.diagnose.compare": (
         "fmpipe.diagnose.engine",
         "fmpipe.diagnose.figures",
@@ -93,6 +101,7 @@ ALLOWED = {
         "fmpipe.diagnose.compare",
         "fmpipe.diagnose.engine",
         "fmpipe.diagnose.figures",
+        "fmpipe.diagnose.reference",
         "fmpipe.diagnose.rule",
         "fmpipe.diagnose.rules",
         "fmpipe.diagnose.texts",
