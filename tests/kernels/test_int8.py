@@ -257,6 +257,11 @@ def test_gradients_are_refused():
         for call in (lambda: fk.quantize_rows(x), lambda: fk.td_rms_norm_int8(x, torch.ones(8))):
             with pytest.raises(ValueError, match="x must not require gradients"):
                 call()
+        weighted = torch.ones(8, requires_grad=True)
+        with pytest.raises(ValueError, match="td_rms_norm_int8: scale must not require gradients"):
+            fk.td_rms_norm_int8(x.detach(), weighted)
+        with pytest.raises(ValueError, match="td_layer_norm_int8: bias must not require gradients"):
+            fk.td_layer_norm_int8(x.detach(), torch.ones(8), weighted)
         with torch.no_grad():
             assert not fk.linear_int8(x, weight, scale, bias).requires_grad
 
