@@ -5,7 +5,6 @@ other modules stay as they are, so the model keeps its dtype: only the products,
 weights have low precision.
 """
 
-import statistics
 import time
 import warnings
 from collections import Counter, defaultdict
@@ -228,7 +227,8 @@ class Quantization:
         size = " MB -> ".join(f"{size / 1e6:,.1f}" for size in (self.bytes_before, self.bytes_after))
         lines = [f"{self.precision}: {len(done)} of {len(self.layers)} linear layers; weights {size} MB"]
         if measured := [layer for layer in done if layer.error is not None]:
-            worst, middle = max(measured, key=lambda layer: layer.error), statistics.median(x.error for x in measured)
+            worst = max(measured, key=lambda layer: layer.error)
+            middle = sorted(x.error for x in measured)[len(measured) // 2]
             lines.append(
                 f"error on {'the sample' if self.sampled else 'random'} input: median {middle:.2%}, largest "
                 f"{worst.error:.2%} ({worst.name}), threshold {self.max_error:.2%}"
