@@ -117,7 +117,7 @@ def shapes_scenes() -> Config:
     which colour. It is trained alone first: such a step takes a fraction of the time of a joint one.
     """
     config = shapes_tiny()
-    config.out, config.stages = "runs/shapes-scenes", ["vae", "head", "flow"]
+    config.base, config.out, config.stages = "shapes-scenes", "runs/shapes-scenes", ["vae", "head", "flow"]
     config.data = Data(source="scenes", count=4000, size=16, val=0.05)
     config.vae.optim.steps = 1200
     config.flow.head = {"hidden": 512, "std_range": [0.3, 0.4]}
