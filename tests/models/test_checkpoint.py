@@ -1,7 +1,6 @@
 """Released checkpoints: every key and shape, both file formats, and what is said about those that do not fit."""
 
 import json
-import pickle
 from pathlib import Path
 
 import pytest
@@ -118,7 +117,7 @@ def test_code_in_a_pickle_is_not_run(tmp_path, capsys):
     torch.save({"a": Harm()}, tmp_path / "nnet.pth")
     with pytest.raises(RuntimeError, match=r"nnet\.pth") as error:
         load_checkpoint(tmp_path / "nnet.pth", NAME)
-    assert isinstance(error.value.__cause__, pickle.UnpicklingError)
+    assert "its code is never run" in str(error.value)
     assert "was run" not in capsys.readouterr().out
 
 

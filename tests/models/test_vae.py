@@ -1,7 +1,6 @@
 """The latent autoencoder: CrossFlow's numbers, one scale applied once, files of every layout, what is refused."""
 
 import json
-import pickle
 from itertools import islice
 
 import pytest
@@ -383,7 +382,7 @@ def test_code_in_a_pickle_is_not_run(ldm, tmp_path, capsys):
     for name, state in {"a.pth": ldm | {"x": Harm()}, "b.ckpt": {"state_dict": ldm, "callbacks": Harm()}}.items():
         with pytest.raises(RuntimeError, match=name) as error:
             LatentVAE.from_ldm(write(state, tmp_path / name))
-        assert isinstance(error.value.__cause__, pickle.UnpicklingError)
+        assert "its code is never run" in str(error.value)
     assert "was run" not in capsys.readouterr().out
 
 

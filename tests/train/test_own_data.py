@@ -104,7 +104,7 @@ def test_held_out_captions_of_few_images(tmp_path, clip, images, hold_out):
         ({"stages": ["flow"]}, r"config\.vae\.path: no autoencoder at"),
         ({"start": "nowhere", "stages": ["flow"]}, r"start: no pipeline in 'nowhere'"),
         ({"start": "default"}, r"config\.start: text_head of default has other shapes"),
-        ({"vae__widths": []}, r"config\.vae: widths must be positive numbers"),
+        ({"vae__widths": []}, r"config\.vae: widths must be numbers from 1 to 65536"),
         ({"base": ["a"]}, r"config\.base: unknown preset \['a'\]"),
         ({"base": "shapes-huge"}, r"mine\.yaml:\d+: config\.base: unknown preset 'shapes-huge'"),
         ({"flow__losses__klw": 1}, r"mine\.yaml:\d+: config\.flow\.losses\.klw: unknown key"),
