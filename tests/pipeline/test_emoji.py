@@ -165,7 +165,7 @@ def test_the_default_model_draws_what_it_is_asked(default):
 def test_the_default_model_is_small(default):
     folder = Path(evaluate.__file__).parent / "assets"
     assert sum(file.stat().st_size for file in folder.rglob("*")) < 25e6
-    assert {file.suffix for file in folder.rglob("*") if file.is_file()} == {".json", ".safetensors"}
+    assert {file.suffix for file in folder.rglob("*") if file.is_file()} == {".json", ".jsonl", ".md", ".safetensors"}
     assert {part.dtype for part in (default.text_head, default.velocity_net, default.vae)} == {torch.float32}
 
 
