@@ -10,8 +10,6 @@ from fmkernels.backend import Op
 
 def _check_rope(q, k, q_weight, k_weight, cos, sin, eps, norm, interleaved, sequence_dim):
     op = "qk_norm_rope"
-    if not isinstance(sequence_dim, int):
-        raise TypeError(f"{op}: sequence_dim must be an int, got {type(sequence_dim).__name__}")
     if sequence_dim not in (1, 2):
         raise ValueError(f"{op}: sequence_dim must be 1 for (B, S, H, D) or 2 for (B, H, S, D), got {sequence_dim}")
     checks.number(op, "eps", eps)
@@ -97,8 +95,10 @@ def qk_norm_rope(
         inplace: write the results to q and k and return these. Without gradients only.
     """
     op = "qk_norm_rope"
-    checks.flag(op, "norm", norm)  # here, because torch takes any number as a bool
+    checks.flag(op, "norm", norm)  # here, because torch takes any number as a bool, and some tensors as an int
     checks.flag(op, "interleaved", interleaved)
+    if not isinstance(sequence_dim, int):
+        raise TypeError(f"{op}: sequence_dim must be an int, got {type(sequence_dim).__name__}")
     for name, table in (("cos", cos), ("sin", sin)):
         checks.tensor(op, name, table)
         if table.requires_grad and torch.is_grad_enabled():
