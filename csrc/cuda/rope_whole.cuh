@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kRopeThreads<A, kBlock>, 1)
 // A block has a run of rows; its teams take turns at them. Each thread adds up its columns for the weight; the teams'
 // sums meet at the end.
 template <class A, bool kBlock>
-__global__ void __launch_bounds__(kRopeThreads<A, kBlock>, 1)
+__global__ void __launch_bounds__(kRopeThreads<A, kBlock>, kBlock ? 1 : 4)
     rope_whole_backward_kernel(const __grid_constant__ Rope<A> rope, int size) {
   using C = typename A::Compute;
   using Index = typename A::Index;

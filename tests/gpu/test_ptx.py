@@ -287,7 +287,8 @@ def test_any_order_and_any_grid_give_the_same_bits(case):
 
 
 ROW = 12032  # floats of a row that the CUDA kernels keep
-TRITON_CALLS = dense_calls(64, 64)
+# Triton's int8 product for sm_90 uses the instructions of a warp group (wgmma), which the interpreter does not have.
+TRITON_CALLS = [name for name in dense_calls(64, 64) if not name.startswith("linear_int8")]
 
 
 @pytest.mark.parametrize("name", TRITON_CALLS)
@@ -343,6 +344,8 @@ LIMITS = {
     "gelu_mul backward": 37.6,
     "gated_add": 9.0,
     "gated_add backward": 9.3,
+    "qk_norm_rope": 23.2,
+    "qk_norm_rope backward": 53.0,
     "RMS norm": 12.8,
     "RMS norm + residual": 17.3,
     "RMS norm backward": 35.0,

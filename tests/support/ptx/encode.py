@@ -168,8 +168,8 @@ class _Encoder:
         self.fill(record, "dst", outputs)
         self.fill(record, "src", [self.operand(x, width) for x, width in zip(sources, widths, strict=True)])
         for text, register, width in zip(sources, record["src"], widths):
-            if parts[0] == "cvt" and self.widths[register] == 2 * width == 8:
-                return f"{op} of b64"
+            if parts[0] == "cvt" and self.widths[register] == 2 * width:
+                return f"{op} of b{16 * width}"
             if self.widths[register] != width:
                 raise ValueError(f"{text} has {self.widths[register]} bytes instead of {width}")
         return op

@@ -1,5 +1,7 @@
 // What each opcode does to the registers of a warp. An opcode with modifiers that is not listed is an error.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "machine.h"
 
@@ -302,6 +304,17 @@ void shuffle(const Warp& w, const Record& i, uint32_t on) {
   std::memcpy(given, w.lanes<u32>(i.src[0]), sizeof(given));
   each(on, [&](int l) { w.lanes<u32>(i.dst[0])[l] = given[of.from[l]]; });
   if (i.dsts > 1) assign(w, i.dst[1], of.inside, on);
+}
+
+// redux.sync: the largest of the active lanes' numbers, for each of them. All lanes of the mask must be active.
+void largest(const Warp& w, const Record& i, uint32_t on) {
+  const u32* const mask = w.lanes<u32>(i.src[1]);
+  each(on, [&](int l) {
+    if (mask[l] & ~on) throw Failure("redux.sync waits for a lane that is not active", l);
+  });
+  s32 out = std::numeric_limits<s32>::min();
+  each(on, [&](int l) { out = std::max(out, w.lanes<s32>(i.src[0])[l]); });
+  each(on, [&](int l) { w.lanes<s32>(i.dst[0])[l] = out; });
 }
 
 // ---- memory ----
@@ -611,6 +624,7 @@ Table table() {
   conversion<f64, f32>(t, "f64", "f32");
   conversion<f32, f64>(t, "f32", "f64");
   t["cvt.s64.s32 of b64"] = one<s64, s64, [](s64 x) { return s64(int32_t(x)); }>();  // of a wider register's low bytes
+  t["cvt.s16.s8 of b16"] = one<s16, s16, [](s16 x) { return s16(int8_t(x)); }>();
   t["cvt.f32.f16"] = one<f32, f16, [](f16 x) { return f32(x); }>();
   t["cvt.rn.f16.f32"] = one<u16, f32, to_f16>();
   t["cvt.f32.bf16"] = one<f32, u16, from_bf16>();
@@ -650,6 +664,7 @@ Table table() {
   t["bfe.s64"] = {extract_bits<s64>, 8};
   t["prmt.b32"] = {permute_bytes, 4};
   for (const char* kind : {"up", "down", "idx", "bfly"}) t[std::string("shfl.sync.") + kind + ".b32"] = {shuffle, 4};
+  t["redux.sync.max.s32"] = {largest, 4};
   t["createpolicy"] = {no_policy, 8};
   t["ld"] = {load, -1};
   t["st"] = {store, -1};
