@@ -473,8 +473,6 @@ def test_arithmetic(cpu, dev):
             for p in (cpu, dev)
         )
         same(b.z0, a.z0), same(b.z1, a.z1)
-        assert abs(b.z0.mean().item()) < 1e-3
-        assert abs(b.z0.std().item() - 1) < 1e-2
 
 
 @pytest.mark.parametrize("given", ["cpu", DEV])
