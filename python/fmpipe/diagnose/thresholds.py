@@ -150,7 +150,7 @@ THRESHOLDS: Limits = MappingProxyType(
         "inference/steps": 500,
         "inference/val": 5.0,  # held-out loss / training loss, at most
         # the band of reference runs
-        "reference/widen": 2.0,  # standard deviations beyond the lowest and highest run; more for few runs
+        "reference/widen": 3.0,  # standard deviations beyond the lowest and highest run; more for few runs
         "reference/least": 0.1,  # by which it is at least wider: of the value, or of the range of a cosine
         "reference/single": 2.0,  # factor of the band around a single run, for positive metrics
         "reference/single_range": 0.4,  # the same for the others, of the range of the curve

@@ -53,8 +53,8 @@ def shapes_tiny() -> Config:
 
     The autoencoder learns colours last, and by the number of its steps, so these are many and small: after 700 it gives
     94 % of the scenes their colour back (thin green shapes come out black), after 900 99 %. With ``match`` 3, the flow
-    then draws 96 % of the asked colours; with 1, 91 % (six draws of the 48 prompts that the recipe was chosen by). With 3,
-    E|v*| is up to 3.1 times E|z1| for a moment, near step 11, whatever the warmup, so the alarm is at 4.
+    then draws 96 % of the asked colours; with 1, 91 % (six draws of the 48 prompts that the recipe was chosen by). It
+    also makes E|v*| up to 3.1 times E|z1| for a moment, near step 11, whatever the warmup, so the alarm is at 4.
     """
     return Config(
         base="shapes-tiny",
@@ -72,7 +72,9 @@ def shapes_tiny() -> Config:
             head_kind="linear",
             head={"hidden": 512, "pooled": True, "std_range": [0.3, 0.4]},
             net={"stage_configs": _stages((64, 32), (128, 64), (3, 3), grid=4)},
-            losses=Losses(kl=1e-3, anchor=1.0, match=3.0, others=128, detach=True, t="early", null=0.0, alarm=4.0),
+            losses=Losses(
+                kl=1e-3, anchor=1.0, match=3.0, others=128, detach=True, t="early", null=0.0, alarm=4.0
+            ),
             optim=Optim(steps=520, batch=32, lr=4e-3, ema=0.99),
         ),
         every=Every(log=50, validate=250, save=250, sample=250),
