@@ -59,7 +59,9 @@ def main() -> None:
     site = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "site").resolve()
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean", "--site-dir", site]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    built = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     if built.returncode:  # --quiet would hide the warnings from --strict, too
         raise SystemExit("".join(x for x in built.stdout.splitlines(keepends=True) if not x.startswith("INFO")))
     wrong = wrong_links(site)

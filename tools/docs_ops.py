@@ -76,7 +76,10 @@ def speed(names: list[str]) -> list[str]:
 def page(family: str, names: list[str]) -> str:
     """The Markdown of a family's page."""
     lines = [f"# {TITLES[family]}", ""]
-    lines += [f"The ops of `fmkernels/ops/{family}.py`, in the namespace `fmkernels`. [The ops](../ops.md) has what holds for all.", ""]
+    lines += [
+        f"The ops of `fmkernels/ops/{family}.py`, in the namespace `fmkernels`. [The ops](../ops.md) has what holds for all.",
+        "",
+    ]
     for name in names:
         lines += [f"::: fmkernels.ops.{family}.{name}", ""]
     if found := examples(names):

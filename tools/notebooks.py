@@ -54,7 +54,14 @@ def executed(path: Path) -> dict:
     """The notebook with the outputs of a run in a new process and an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         places = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *_found()]))
-        environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "NO_COLOR": "1", "COLUMNS": "120"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": places,
+            "OMP_NUM_THREADS": "1",
+            "TQDM_DISABLE": "1",
+            "NO_COLOR": "1",
+            "COLUMNS": "120",
+        }
         command = [sys.executable, __file__, "--in-process", path.absolute()]
         result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if result.returncode:
@@ -80,7 +87,9 @@ def markdown(path: Path) -> str:
         for output in cell["outputs"]:
             data = output.get("data", {"text/plain": output.get("text", "")})
             if "image/png" in data:
-                image = f'<img alt="output of the cell" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
+                image = (
+                    f'<img alt="output of the cell" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
+                )
                 parts.append(f'<div class="output">{image}</div>')
             else:
                 text = "".join(data["text/plain"]).rstrip()
