@@ -1,4 +1,4 @@
-"""The reference of the ops on the documentation site: a page per family, from docstrings, docs/ops.md and benchmark results.
+"""The reference of the ops on the documentation site: a page per family, from docstrings, examples and benchmarks.
 
 python tools/docs_ops.py OUT      # write the pages to a folder, to look at them
 """
@@ -57,8 +57,8 @@ def speed(names: list[str]) -> list[str]:
             continue
         header = result["header"]
         lines += [
-            f"{header['cpu']} ({header['kernels run with']}), torch {header['torch'].split()[0]}, {header['date']}, commit "
-            f"{header['commit']}: medians of interleaved runs ([{stem}.json](../../benchmarks/results/{stem}.json)).",
+            f"{header['cpu']} ({header['kernels run with']}), torch {header['torch'].split()[0]}, {header['date']}, "
+            f"commit {header['commit']}: medians of interleaved runs ([{stem}.json](../../benchmarks/results/{stem}.json)).",
             "",
             "| case | time | speed-up over eager | over `torch.compile` | same result |",
             "|---|---|---|---|---|",
@@ -77,7 +77,8 @@ def page(family: str, names: list[str]) -> str:
     """The Markdown of a family's page."""
     lines = [f"# {TITLES[family]}", ""]
     lines += [
-        f"The ops of `fmkernels/ops/{family}.py`, in the namespace `fmkernels`. [The ops](../ops.md) has what holds for all.",
+        f"Defined in `fmkernels/ops/{family}.py`, public in the namespace `fmkernels`. [The ops](../ops.md) states what "
+        "all ops have in common: dtypes, layouts, autograd, `torch.compile`.",
         "",
     ]
     for name in names:

@@ -3,8 +3,8 @@
 python tools/notebooks.py [NAME.ipynb ...]      # execute, and store the outputs in the file; by default all
 python tools/notebooks.py --check [...]         # execute without changing the file
 
-Cells are executed in one process per notebook, in an empty folder. Jupyter is not needed; notebooks must be plain Python, without
-magics. The standard output of a cell, and its last expression (an image, or its repr), are stored.
+Cells are executed in one process per notebook, in an empty folder. Jupyter is not needed; notebooks must be plain
+Python, without magics. The standard output of a cell, and its last expression (an image, or its repr), are stored.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """What MkDocs does not do itself: pages from outside docs/, links to files of the repository, generated pages.
 
-Markdown files are written for GitHub. The hook adds the pages in ``PAGES``, the reference of the ops (``docs_ops.py``) and the
-notebooks (``notebooks.py``), and rewrites relative links: to the page on the site if the file is one, otherwise to a copy
-of the file, which becomes part of the site.
+Markdown files are written for GitHub. The hook adds the pages in ``PAGES``, the reference of the ops (``docs_ops.py``)
+and the notebooks (``notebooks.py``), and rewrites relative links: to the page on the site if the file is one, otherwise
+to a copy of the file, which becomes part of the site.
 """
 
 import logging
@@ -45,7 +45,7 @@ def outside_code(text: str, change) -> str:
 
 
 def in_python_markdown(text: str) -> str:
-    """Add what Python-Markdown needs and GitHub does not: four spaces in nested lists, a blank line before lists and tables."""
+    """Add what Python-Markdown needs and GitHub does not: four spaces in nested lists, blank lines before lists."""
     text = re.sub(r"(?m)^ {2,3}([-*] )", r"    \1", text)
     text = re.sub(r"(?m)^((?![-*|] |\d+\. |[ #|]).+)\n(?=[-*] |\|)", r"\1\n\n", text)
     return text
