@@ -58,7 +58,7 @@ def speed(names: list[str]) -> list[str]:
         header = result["header"]
         lines += [
             f"{header['cpu']} ({header['kernels run with']}), torch {header['torch'].split()[0]}, {header['date']}, "
-            f"commit {header['commit']}: medians of interleaved runs ([{stem}.json](../../benchmarks/results/{stem}.json)).",
+            f"commit {header['commit']}: medians ([{stem}.json](../../benchmarks/results/{stem}.json)).",
             "",
             "| case | time | speed-up over eager | over `torch.compile` | same result |",
             "|---|---|---|---|---|",
@@ -77,7 +77,7 @@ def page(family: str, names: list[str]) -> str:
     """The Markdown of a family's page."""
     lines = [f"# {TITLES[family]}", ""]
     lines += [
-        f"Defined in `fmkernels/ops/{family}.py`, public in the namespace `fmkernels`. [The ops](../ops.md) states what "
+        f"Defined in `fmkernels/ops/{family}.py`, public as `fmkernels.<name>`. [The ops](../ops.md) states what "
         "all ops have in common: dtypes, layouts, autograd, `torch.compile`.",
         "",
     ]
