@@ -32,7 +32,10 @@ PAGES = {  # path in the repository: path on the site
 OPTIONAL = ("diffusers.md",)
 FENCED = re.compile(r"(?ms)^ *```.*?^ *```$|`[^`\n]+(?:\n[^`\n]+)?`")
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")
+NAMED = re.compile(r"\[[\w./-]+\.(?:md|ipynb)(\]\(([^)\s#:]+))")  # a link whose text is the name of a file
+ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):(?=<code>|`)")  # of Sphinx, in docstrings
 sources: dict[str, str] = {}  # path on the site: path in the repository
+titles: dict[str, str] = {}  # path in the repository: title of the page
 
 
 def outside_code(text: str, change) -> str:
@@ -63,7 +66,11 @@ def rewritten(text: str, page: str) -> str:
             return match.group()
         return f"{match[1]}{posixpath.relpath(name, posixpath.dirname(page) or '.')}{match[3] or ''})"
 
-    return outside_code(text, lambda part: LINK.sub(replace, part))
+    def titled(match):
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(sources[page]), match[2]))
+        return f"[{titles[target]}{match[1]}" if target in titles else match.group()
+
+    return outside_code(text, lambda part: LINK.sub(replace, NAMED.sub(titled, part)))
 
 
 def expanded(nav: list) -> list:
@@ -91,6 +98,7 @@ def on_config(config):
 
 def on_files(files: Files, *, config) -> Files:
     sources.clear()
+    titles.clear()
     for file in list(files):
         path = Path(file.abs_src_path) if file.abs_src_path else None
         if path is None or not path.is_relative_to(ROOT / "docs"):
@@ -114,6 +122,8 @@ def on_files(files: Files, *, config) -> Files:
         if not name.endswith(".md"):
             continue
         text = files.get_file_from_path(name).content_string
+        if heading := re.match(r"# (.+)", text):
+            titles[source] = heading[1]
         for _, link, _ in LINK.findall(FENCED.sub("", text)):
             target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
             if target not in sources.values() and (ROOT / target).is_file():
@@ -126,3 +136,7 @@ def on_page_markdown(markdown: str, *, page, config, files) -> str:
     if page.file.src_uri == "architecture.md":  # Mermaid's script would come from another host
         markdown = markdown.replace("```mermaid\n", "```text\n")
     return rewritten(outside_code(markdown, in_python_markdown), page.file.src_uri)
+
+
+def on_page_content(html: str, *, page, config, files) -> str:
+    return ROLE.sub("", html)
