@@ -24,6 +24,7 @@ TITLES = {
     "depthwise": "Depthwise convolution",
 }
 RESULTS = ("cpu", "parts")
+MEMBERS = {"TdpGroup": ["buffer"]}  # of classes whose other methods are internal
 
 
 def families() -> dict[str, list[str]]:
@@ -82,7 +83,8 @@ def page(family: str, names: list[str]) -> str:
         "",
     ]
     for name in names:
-        lines += [f"::: fmkernels.ops.{family}.{name}", ""]
+        lines += [f"::: fmkernels.ops.{family}.{name}"]
+        lines += [f"    options: {{members: {MEMBERS[name]}}}"] * (name in MEMBERS) + [""]
     if found := examples(names):
         lines += ["## Example", "", "From [The ops](../ops.md), whose blocks run one after the other.", ""]
         lines += ["```python", "import torch", "import fmkernels as fk", "", *"\n".join(found).splitlines(), "```", ""]

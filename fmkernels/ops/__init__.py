@@ -1,4 +1,4 @@
-"""What users call: one module a family, the same stems as csrc, eager, tests and benchmarks."""
+"""The public functions: one module per family, with the same stems as csrc, eager, tests and benchmarks."""
 
 from fmkernels.ops.depthwise import depthwise
 from fmkernels.ops.fp8 import linear_fp8, quantize_rows_fp8

@@ -43,7 +43,7 @@ _DEPTHWISE = TorchOp("depthwise", eager.depthwise, _check_depthwise, _fits)
 
 
 def depthwise(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Each channel of a grid convolved with its own K × K kernel, zeros around: the grid keeps its size.
+    """Each channel of a grid convolved with its own K × K kernel, padded with zeros to keep the grid's size.
 
     x: (B, H, W, C). weight: (C, 1, K, K), K odd, as in ``nn.Conv2d(C, C, K, padding=K // 2, groups=C)``. bias: (C,).
     On the CPU in float32 and for K of 3, 5 and 7, a kernel that takes at most a quarter of torch's time, gradients

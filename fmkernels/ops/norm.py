@@ -102,7 +102,7 @@ def td_rms_norm(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """``x / (|x| d^(-1/2) + eps) * scale (+ offset)``, the norm over the last dimension, eps outside the root.
 
-    x: (B, ..., D). scale, offset: (D,), (1, D) or (B, D), one row a sample, of any floating dtype.
+    x: (B, ..., D). scale, offset: (D,), (1, D) or (B, D), one row per sample, of any floating dtype.
     With ``residual`` (x's shape): returns ``(norm(x + residual), x + residual)``, both from one pass.
     Results have x's dtype (promoted with residual's). Gradients go to x, residual, scale and offset.
     ``out`` (two tensors with ``residual``) receives the result instead of fresh memory, without gradients.
@@ -123,7 +123,7 @@ def td_layer_norm(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """``(x - mean) / sqrt(var + eps) * weight + bias`` over the last dimension.
 
-    x: (B, ..., D), or a list of tensors normalised as their concatenation on the last dimension, which
+    x: (B, ..., D), or a list of tensors normalized as their concatenation on the last dimension, which
     is never made. weight, bias: (D,), (1, D) or (B, D). With ``residual`` (and a single x): returns
     ``(norm(x + residual), x + residual)``. Gradients go to x, residual, weight and bias. ``out`` as in td_rms_norm.
     """

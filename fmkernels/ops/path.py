@@ -173,7 +173,7 @@ def _times(op, t, v_pred):
 class VelocityStats:
     """Per-sample sums of one comparison, kept on the device; every property is a tensor there.
 
-    sums: (B, 9), the columns of csrc/shared/columns.h. n: elements a sample. t: (B,) or None.
+    sums: (B, 9), the columns of csrc/shared/columns.h. n: elements per sample. t: (B,) or None.
     """
 
     sums: Tensor
@@ -200,7 +200,7 @@ class VelocityStats:
 
     @property
     def gain(self) -> Tensor:
-        """Median over samples of |v_target| / |v_pred|: the factor a too slow field needs (fm_gain)."""
+        """Median over samples of |v_target| / |v_pred|: the factor by which the field is too slow (fm_gain)."""
         return (self.sums[:, 2].sqrt() / (self.sums[:, 1].sqrt() + 1e-12)).median()
 
     @property

@@ -91,7 +91,7 @@ def qk_norm_rope(
             interleaved, else ``freqs.real.repeat(1, 2)``. Embeddings with several axes join theirs in R.
         eps: added to the mean square inside the root.
         norm: False to rotate only.
-        interleaved: pairs are neighbours (0, 1), (2, 3), ...; otherwise elements i and i + R / 2.
+        interleaved: pairs are adjacent elements (0, 1), (2, 3), ...; otherwise elements i and i + R / 2.
         inplace: write the results to q and k and return these. Without gradients only.
     """
     op = "qk_norm_rope"

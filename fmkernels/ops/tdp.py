@@ -89,7 +89,7 @@ def tdp(
 ) -> Tensor:
     """``out[k] = p1 + sigmoid(times[k] * (weight + weight_offset) + bias) * (p0 - p1)``
 
-    param0, param1, weight, bias: any one shape, any floating dtypes. times: (T,), for CrossFlow's
+    param0, param1, weight, bias: of the same shape, any floating dtypes. times: (T,), for CrossFlow's
     parameters ``log_snr / 4``, with ``weight_offset=1``. Returns (T, \\*shape) in the promoted dtype of
     param0 and param1, computed in fp32 (fp64 for fp64) and rounded once. Gradients go to all five
     tensors, summed over k. ``out`` receives the result instead of a fresh tensor (no gradients then).
@@ -131,7 +131,7 @@ class GroupBuffer(list):
 class TdpGroup:
     """All time-dependent parameters of a model, for :func:`tdp_group`.
 
-    params: a list of (param0, param1, weight, bias), each four of one shape, all on one device. The
+    params: a list of (param0, param1, weight, bias), four tensors of one shape each, all on one device. The
     tensors are held by reference: a parameter that is trained, loaded or moved in place is read where it is
     now. A parameter *object* that was replaced (``load_state_dict(assign=True)``) or reshaped needs a new group.
     ``group.buffer(T)`` is a reusable output, the same object on every call with the same T.

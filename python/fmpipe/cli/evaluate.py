@@ -57,7 +57,7 @@ def evaluate(
         bool,
         typer.Option(
             "--scenes",
-            help="Ask for scenes with several objects and score counts, colours, their binding and positions. For "
+            help="Ask for scenes with several objects and score counts, colors, their binding and positions. For "
             "pipelines trained on them, such as the preset shapes-scenes.",
         ),
     ] = False,
