@@ -84,7 +84,9 @@ def page(family: str, names: list[str]) -> str:
     ]
     for name in names:
         lines += [f"::: fmkernels.ops.{family}.{name}"]
-        lines += [f"    options: {{members: {MEMBERS[name]}}}"] * (name in MEMBERS) + [""]
+        if name in MEMBERS:
+            lines += [f"    options: {{members: {MEMBERS[name]}}}"]
+        lines += [""]
     if found := examples(names):
         lines += ["## Example", "", "From [The ops](../ops.md), whose blocks run one after the other.", ""]
         lines += ["```python", "import torch", "import fmkernels as fk", "", *"\n".join(found).splitlines(), "```", ""]

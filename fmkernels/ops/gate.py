@@ -45,7 +45,7 @@ def gate_mul(a: Tensor, b: Tensor | None = None, act: str = "gelu", *, gate_firs
     """``act(a) * b`` in one pass; gradients to both.
 
     Args:
-        a, b: one shape. Without ``b``, ``a`` holds both as the halves of its last dimension, and the result has half
+        a, b: of the same shape. Without ``b``, ``a`` holds both as the halves of its last dimension, and the result has half
             its width.
         act: "gelu" (exact, with erf), "gelu_tanh" (the approximation with tanh) or "silu".
         gate_first: whether ``act`` applies to ``a``, or the first half; otherwise it applies to ``b``, or the second
@@ -60,7 +60,7 @@ def gate_mul(a: Tensor, b: Tensor | None = None, act: str = "gelu", *, gate_firs
 def gelu_mul(a: Tensor, b: Tensor | None = None) -> Tensor:
     """``gelu(a) * b`` with the exact (erf) gelu, in one pass; gradients to both.
 
-    a, b: one shape. With ``b`` left out, ``a`` holds both as the halves of its last dimension, gate
+    a, b: of the same shape. Without ``b``, ``a`` holds both as the halves of its last dimension, gate
     first, and the result has half its width.
     """
     return _GATE_MUL(a, b, 0, True)
@@ -70,7 +70,7 @@ def gated_add(x: Tensor, gate: Tensor, y: Tensor, *, inplace: bool = False) -> T
     """``x + gate * y`` in one pass, rounded once; gradients to all three.
 
     Args:
-        x, y: one shape, (B, ..., D). The result has their promoted dtype.
+        x, y: of the same shape, (B, ..., D). The result has their promoted dtype.
         gate: rows of D elements of any floating dtype: (D,), (B, D), or the number of dimensions of x with sizes of 1
             behind those that they vary over, as (B, 1, D) or, per token, (B, S, D).
         inplace: write the result to x, in x's dtype, and return x. Without gradients only.
