@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import docs_ops
+import mermaid_svg
 import notebooks
 import pytest
 from build_site import Page, wrong_links
@@ -120,3 +121,16 @@ def test_an_exception_in_a_cell_is_an_error(tmp_path):
     (tmp_path / "wrong.ipynb").write_text(json.dumps({"cells": [cell]}))
     with pytest.raises(RuntimeError, match=r"(?s)wrong\.ipynb failed.*ZeroDivisionError"):
         notebooks.executed(tmp_path / "wrong.ipynb")
+
+
+def test_a_graph_is_drawn_with_every_node_below_its_predecessors():
+    labels, edges = mermaid_svg.parse('graph TD\n  a["one, two"] --> b & c["3"]\n  c --> b --> d\n')
+    assert labels == {"a": "one, two", "b": "b", "c": "3", "d": "d"}
+    assert edges == [("a", "b"), ("a", "c"), ("c", "b"), ("b", "d")]
+    assert mermaid_svg.rows(labels, edges) == [["a"], ["c"], ["b"], ["d"]]
+
+
+@pytest.mark.parametrize(("line", "message"), [("a -.-> b", "nodes must be"), ("a --> b --> a", "a cycle")])
+def test_a_graph_that_cannot_be_drawn_is_refused(line, message):
+    with pytest.raises(ValueError, match=message):
+        mermaid_svg.svg(f"graph TD\n{line}\n")

@@ -16,6 +16,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import docs_ops  # noqa: E402
+import mermaid_svg  # noqa: E402
 import notebooks  # noqa: E402
 
 log = logging.getLogger("mkdocs.hooks.site")
@@ -133,8 +134,7 @@ def on_files(files: Files, *, config) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page, config, files) -> str:
-    if page.file.src_uri == "architecture.md":  # Mermaid's script would come from another host
-        markdown = markdown.replace("```mermaid\n", "```text\n")
+    markdown = re.sub(r"(?ms)^```mermaid\n(.*?)^```$", lambda match: mermaid_svg.svg(match[1]), markdown)
     return rewritten(outside_code(markdown, in_python_markdown), page.file.src_uri)
 
 

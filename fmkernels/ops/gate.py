@@ -45,8 +45,8 @@ def gate_mul(a: Tensor, b: Tensor | None = None, act: str = "gelu", *, gate_firs
     """``act(a) * b`` in one pass; gradients to both.
 
     Args:
-        a, b: of the same shape. Without ``b``, ``a`` holds both as the halves of its last dimension, and the result has half
-            its width.
+        a, b: of the same shape. Without ``b``, ``a`` holds both as the halves of its last dimension, and the result has
+            half its width.
         act: "gelu" (exact, with erf), "gelu_tanh" (the approximation with tanh) or "silu".
         gate_first: whether ``act`` applies to ``a``, or the first half; otherwise it applies to ``b``, or the second
             half, as in diffusers' GEGLU.
