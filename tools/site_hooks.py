@@ -29,6 +29,7 @@ PAGES = {  # path in the repository: path on the site
     "SECURITY.md": "security.md",
     "README.zh-CN.md": "zh.md",
     "benchmarks/README.md": "benchmarks.md",
+    "python/fmpipe/assets/emoji-64/README.md": "model-card.md",
 }
 OPTIONAL = ("diffusers.md",)
 FENCED = re.compile(r"(?ms)^ *```.*?^ *```$|`[^`\n]+(?:\n[^`\n]+)?`")
@@ -123,7 +124,7 @@ def on_files(files: Files, *, config) -> Files:
         if not name.endswith(".md"):
             continue
         text = files.get_file_from_path(name).content_string
-        if heading := re.match(r"# (.+)", text):
+        if heading := re.search(r"(?m)^# (.+)", text):
             titles[source] = heading[1]
         for _, link, _ in LINK.findall(FENCED.sub("", text)):
             target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
