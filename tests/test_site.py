@@ -110,7 +110,7 @@ def test_a_notebook_has_outputs_and_is_converted(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path):
-    """The cells of all three take less than a minute on an idle machine."""
+    """All three together take about 70 s of CPU time, most of it in training."""
     stored = json.loads(path.read_text(encoding="utf-8"))
     for before, after in zip(stored["cells"], notebooks.executed(path)["cells"], strict=True):
         kinds = [[out["output_type"] for out in cell.get("outputs", [])] for cell in (before, after)]
