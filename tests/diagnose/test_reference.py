@@ -230,10 +230,10 @@ def test_shipped_seeds_are_inside_the_band_of_the_others():
     """All but seed 4, whose endpoint error ends above those of the other four (docs/diagnosis.md)."""
     runs = load(Figures(config={"base": "shapes-tiny"})).runs
     left = {}
-    for k, run in enumerate(runs):
+    for k, own in enumerate(runs):
         others = Reference("others", [*runs[:k], *runs[k + 1 :]])
-        if (first := place(run, others).first) is not None:
-            left[run.setting("seed")] = first.name
+        if (first := place(own, others).first) is not None:
+            left[own.setting("seed")] = first.name
     assert left.keys() <= {4}, left
 
 

@@ -72,9 +72,7 @@ def shapes_tiny() -> Config:
             head_kind="linear",
             head={"hidden": 512, "pooled": True, "std_range": [0.3, 0.4]},
             net={"stage_configs": _stages((64, 32), (128, 64), (3, 3), grid=4)},
-            losses=Losses(
-                kl=1e-3, anchor=1.0, match=3.0, others=128, detach=True, t="early", null=0.0, alarm=4.0
-            ),
+            losses=Losses(kl=1e-3, anchor=1.0, match=3.0, others=128, detach=True, t="early", null=0.0, alarm=4.0),
             optim=Optim(steps=520, batch=32, lr=4e-3, ema=0.99),
         ),
         every=Every(log=50, validate=250, save=250, sample=250),
