@@ -16,14 +16,17 @@ from fmkernels.flow import Schedule, Trace, sample  # noqa: E402
 from fmkernels.nn import DepthwiseConv, Linear, TDLayerNorm, TDRMSNorm, TimeDependentParameter, TimeTable  # noqa: E402
 from fmkernels.ops import *  # noqa: E402, F403
 from fmkernels.ops import __all__ as _ops  # noqa: E402
-from fmkernels.patch import accelerate, restore  # noqa: E402
+from fmkernels.patch import restore  # noqa: E402
 from fmkernels.precision import Quantization, load_quantized, quantize  # noqa: E402
+from fmkernels.swap import Optimization, optimize  # noqa: E402
 
+accelerate = optimize  # the name of earlier versions
 __version__ = "0.1.0"
 __all__ = [
     *_ops,
     "DepthwiseConv",
     "Linear",
+    "Optimization",
     "Quantization",
     "Schedule",
     "TDLayerNorm",
@@ -35,6 +38,7 @@ __all__ = [
     "bf16_safe",
     "explain",
     "load_quantized",
+    "optimize",
     "quantize",
     "restore",
     "sample",

@@ -1,0 +1,209 @@
+"""Trials: the original forward and the swapped one on the same input, outputs and gradients."""
+
+import contextlib
+import inspect
+import itertools
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from fmkernels.patch import _random
+from fmkernels.swap import fused
+
+
+@dataclass
+class Trial:
+    """error: the largest difference of outputs and gradients, relative to the largest element of each; limit: the bound
+    that it was compared with. fused: number of fused calls by kind. before, after: microseconds, if measured."""
+
+    error: float = 0.0
+    limit: float = 0.0
+    fused: Counter = field(default_factory=Counter)
+    before: float | None = None
+    after: float | None = None
+
+
+def _tensors(value) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (tuple, list)):
+        return [t for part in value for t in _tensors(part)]
+    return []
+
+
+def _map(value, function):
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: _map(part, function) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_map(part, function) for part in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(_map(part, function) for part in value)
+    return value
+
+
+def run(module: nn.Module, forward, args: tuple, kwargs: dict) -> list[Tensor]:
+    """Outputs, then gradients of inputs and of the module's own parameters, of a fixed combination of the outputs."""
+    leaves: list[Tensor] = []
+
+    def leaf(x: Tensor) -> Tensor:
+        x = x.detach().clone()
+        if x.is_floating_point():
+            leaves.append(x.requires_grad_())
+            x = x.view_as(x)  # a module may work in place on it, not on a leaf
+        return x
+
+    devices = [x.device for x in _tensors((args, kwargs)) if x.device.type == "cuda"]
+    with torch.random.fork_rng(devices), torch.enable_grad():
+        torch.manual_seed(0)
+        args, kwargs = _map(args, leaf), _map(kwargs, leaf)
+        outputs = [y for y in _tensors(forward(module, *args, **kwargs)) if y.is_floating_point()]
+        wanted = leaves + [p for p in module.parameters() if p.requires_grad and p.is_floating_point()]
+        ends = [y for y in outputs if y.requires_grad]
+        seeds = [_random(*y.shape, seed=20 + i).to(y) for i, y in enumerate(ends)]
+        grads = torch.autograd.grad(ends, wanted, seeds, allow_unused=True) if ends and wanted else ()
+    return [y.detach() for y in outputs] + [torch.zeros(()) if g is None else g.detach() for g in grads]
+
+
+def difference(ours: list[Tensor], expected: list[Tensor]) -> float:
+    """The largest difference, relative to the largest element of each expected tensor. Raises ValueError if structures,
+    dtypes or non-finite elements differ."""
+    if len(ours) != len(expected):
+        raise ValueError(f"it returns {len(ours)} tensors and gradients instead of {len(expected)}")
+    largest = 0.0
+    for a, b in zip(ours, expected, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            raise ValueError(f"{a.dtype} {tuple(a.shape)} instead of {b.dtype} {tuple(b.shape)}")
+        if a.numel() == 0:
+            continue
+        a, b = a.double(), b.double()
+        if not torch.equal(a.isfinite(), b.isfinite()):
+            raise ValueError("other elements are not finite")
+        scale = float(b.nan_to_num(0, 0, 0).abs().max())
+        off = float((a - b).nan_to_num(0, 0, 0).abs().max())
+        largest = max(largest, off / scale if scale > 0 else off)
+    return largest
+
+
+def limit(dtype: torch.dtype) -> float:
+    """Rounding errors of a few operations and of sums of a few rows, relative to the largest element."""
+    return 32 * torch.finfo(dtype).eps
+
+
+def compare(module: nn.Module, cls: type, swapped: type, args: tuple, kwargs: dict, needs: str | None = None) -> Trial:
+    """Give the module the class ``swapped`` if it computes what ``cls`` does; raise ValueError and keep ``cls`` if not.
+
+    ``needs``: a kind of fused call that the trial must contain.
+    """
+    with counted() as inside:
+        expected = run(module, cls.forward, args, kwargs)
+    trial = Trial(limit=max([limit(y.dtype) for y in expected] or [0.0]))
+    try:
+        module.__class__ = swapped
+        with counted() as found:
+            ours = run(module, swapped.forward, args, kwargs)
+        trial.fused = found - inside  # of this forward, without those of swapped modules inside
+        trial.error = difference(ours, expected)
+        if not trial.error <= trial.limit:
+            raise ValueError(f"its trial differs by {trial.error:.1e}, more than {trial.limit:.1e}")
+        if not trial.fused[needs] if needs else not trial.fused:
+            raise ValueError("nothing in it was fused on the trial's input")
+    except Exception:
+        module.__class__ = cls
+        raise
+    return trial
+
+
+@contextlib.contextmanager
+def counted():
+    """The number of fused calls inside, by kind."""
+    before, fused.counts = fused.counts, Counter()
+    try:
+        yield fused.counts
+    finally:
+        fused.counts = before
+
+
+def measure(module: nn.Module, cls: type, args: tuple, kwargs: dict, seconds: float = 0.05) -> tuple[float, float]:
+    """Median microseconds of the original and the swapped forward without gradients, taking turns."""
+    times: tuple[list[float], list[float]] = ([], [])
+    functions = cls.forward, type(module).forward
+    synchronize = torch.cuda.synchronize if any(x.is_cuda for x in _tensors((args, kwargs))) else lambda: None
+    end = time.perf_counter() + seconds
+    with torch.no_grad():
+        for function in functions:
+            function(module, *args, **kwargs)
+        while time.perf_counter() < end or len(times[0]) < 5:
+            for taken, function in zip(times, functions, strict=True):
+                synchronize()
+                start = time.perf_counter()
+                function(module, *args, **kwargs)
+                synchronize()
+                taken.append((time.perf_counter() - start) * 1e6)
+    return tuple(sorted(taken)[len(taken) // 2] for taken in times)
+
+
+def guesses(module: nn.Module, function) -> "itertools.chain":
+    """Inputs that a module may take: (B, S, D) for its norms and projections, (B, C) for conditions."""
+    widths: list[int] = []
+    parameter = next(iter(module.parameters()), None)
+    dtype = torch.float32 if parameter is None else parameter.dtype
+    device = torch.device("cpu") if parameter is None else parameter.device
+    dtype = dtype if dtype.is_floating_point else torch.float32
+    for child in module.modules():
+        for name in ("in_features", "in_channels", "normalized_shape", "dim"):
+            value = getattr(child, name, None)
+            value = value[0] if isinstance(value, (tuple, torch.Size)) and len(value) == 1 else value
+            if type(value) is int and value > 1 and value not in widths:
+                widths.append(value)
+    widths = sorted(widths or [8], reverse=True)[:4]
+    shapes = [(2, 5, w) for w in widths] + [(2, w) for w in widths] + [(2, 1, w) for w in widths]
+    shapes += [(2, w, 3, 4) for w in widths]
+    names = [p for p in inspect.signature(function).parameters.values()][1:]
+    names = [p for p in names if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    required = [p.name for p in names if p.default is p.empty]
+    optional = [p.name for p in names if p.default is not p.empty][:4]
+    parameters = [tuple(q.shape) for q in module._parameters.values() if q is not None and q.dim() > 1]
+
+    def inputs(chosen):
+        options = [shapes + parameters for _ in chosen]
+        for combination in itertools.islice(itertools.product(*options), 600):
+            yield {
+                name: _random(*shape, seed=40 + i).to(device, dtype)
+                for i, (name, shape) in enumerate(zip(chosen, combination, strict=True))
+            }
+
+    sets = [required] + [[*required, o] for o in optional] + [[*required, *o] for o in itertools.combinations(optional, 2)]
+    return itertools.chain.from_iterable(inputs(chosen) for chosen in sets if 0 < len(chosen) <= 3)
+
+
+def guess(module: nn.Module, function, swapped) -> list[dict]:
+    """Inputs on which the original forward runs and the swapped one fuses something, at most 2."""
+    found, tries = [], 0
+    cls = type(module)
+    for kwargs in guesses(module, function):
+        tries += 1
+        if tries > 1500:
+            break
+        try:
+            with torch.no_grad(), torch.random.fork_rng([]):
+                with counted() as inside:
+                    function(module, **kwargs)
+                try:
+                    module.__class__ = swapped
+                    with counted() as found_inside:
+                        swapped.forward(module, **kwargs)
+                finally:
+                    module.__class__ = cls
+        except Exception:
+            continue
+        if found_inside - inside:
+            found.append(kwargs)
+            break
+    return found
