@@ -2,12 +2,13 @@
 
 ``FAMILIES[class name]`` is a function that returns (arguments of the class, arguments of its forward). All numbers are
 small: two heads of 16, one layer of each kind, a few tokens. Floating-point inputs are cast to the model's dtype, except for
-those in ``KEEP``.
+those in ``KEEP``. ``FIXED`` names inputs without gradients: those of a time are a thousand times larger than all others.
 """
 
 import torch
 
-KEEP = "timestep", "image_rotary_emb", "rotary_embedding", "fps"  # inputs whose dtype is not the model's
+KEEP = "image_rotary_emb", "rotary_embedding", "video_rotary_emb", "fps"
+FIXED = "timestep", "timesteps", "timestep_r", "r_timestep", "t", "guidance", "decoder_noise_time", *KEEP
 
 
 def r(*shape):
@@ -35,14 +36,14 @@ HEADS = dict(num_attention_heads=2, attention_head_dim=16)
 def ace_step():
     config = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
     config |= dict(head_dim=16, in_channels=24, audio_acoustic_hidden_dim=8, sliding_window=4)
-    return config, dict(hidden_states=r(2, 8, 8), timestep=t(0.3, 0.6), timestep_r=t(0.3, 0.6),
+    return config, dict(hidden_states=r(2, 8, 8), timestep=t(0.25, 0.5), timestep_r=t(0.25, 0.5),
                         encoder_hidden_states=r(2, 5, 32), context_latents=r(2, 8, 16))  # fmt: skip
 
 
 def aura_flow():
     config = dict(sample_size=8, in_channels=4, num_mmdit_layers=1, num_single_dit_layers=1, **HEADS)
     config |= dict(joint_attention_dim=24, caption_projection_dim=32, pos_embed_max_size=64)
-    return config, dict(hidden_states=r(2, 4, 8, 8), encoder_hidden_states=r(2, 5, 24), timestep=t(0.3, 0.6))
+    return config, dict(hidden_states=r(2, 4, 8, 8), encoder_hidden_states=r(2, 5, 24), timestep=t(0.25, 0.5))
 
 
 def cogvideox(**more):
@@ -83,7 +84,7 @@ def lumina_next():
     config = dict(sample_size=8, in_channels=4, hidden_size=32, num_layers=1, num_attention_heads=2, num_kv_heads=1)
     config |= dict(multiple_of=16, cross_attention_dim=24)
     rope = get_2d_rotary_pos_embed_lumina(16, 8, 8, linear_factor=1.0, ntk_factor=1.0)
-    return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(0.3, 0.6), encoder_hidden_states=r(2, 5, 24),
+    return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24),
                         encoder_mask=ones(2, 5).bool(), image_rotary_emb=rope, cross_attention_kwargs={})  # fmt: skip
 
 
@@ -114,14 +115,14 @@ def stable_audio():
     config = dict(sample_size=8, in_channels=4, out_channels=4, num_layers=1, num_key_value_attention_heads=2, **HEADS)
     config |= dict(cross_attention_dim=32, time_proj_dim=8, global_states_input_dim=16, cross_attention_input_dim=24)
     rope = torch.outer(torch.arange(9.0), torch.rand(4)).repeat(1, 2)
-    return config, dict(hidden_states=r(2, 4, 8), timestep=t(0.3, 0.6), encoder_hidden_states=r(2, 5, 24),
+    return config, dict(hidden_states=r(2, 4, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24),
                         global_hidden_states=r(2, 1, 16), rotary_embedding=(rope.cos(), rope.sin()))  # fmt: skip
 
 
 def t5_film():
     config = dict(input_dims=8, targets_length=6, d_model=32, num_layers=1, num_heads=2, d_kv=16, d_ff=48)
     return config, dict(encodings_and_masks=[(r(2, 5, 32), torch.ones(2, 5))], decoder_input_tokens=r(2, 6, 8),
-                        decoder_noise_time=t(0.3, 0.6))  # fmt: skip
+                        decoder_noise_time=t(0.25, 0.5))  # fmt: skip
 
 
 def transformer_2d():
@@ -202,7 +203,7 @@ def flux(axes=3, **more):
     config = dict(FLUX, **more)
     if axes == 4:
         config["axes_dims_rope"] = (4, 4, 4, 4)
-    return config, dict(hidden_states=r(2, 8, 8), encoder_hidden_states=r(2, 5, 24), timestep=t(0.3, 0.6),
+    return config, dict(hidden_states=r(2, 8, 8), encoder_hidden_states=r(2, 5, 24), timestep=t(0.25, 0.5),
                         img_ids=grid(1, 2, 4, axes), txt_ids=torch.zeros(5, axes))  # fmt: skip
 
 
@@ -237,7 +238,7 @@ def bria_fibo2():
     config = dict(in_channels=4, dim=32, n_layers=2, n_refiner_layers=1, n_heads=2, cap_feat_dim=24, injection_layer_ids=(1,))
     config |= dict(perceiver_num_layers=1, min_num_gist_tokens=4, max_num_gist_tokens=8, gist_step=4, gist_min_text_len=4)
     config |= dict(gist_max_text_len=16, axes_dims=(4, 6, 6), axes_lens=(64, 16, 16))
-    return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(0.3, 0.6), encoder_hidden_states=r(2, 5, 24),
+    return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24),
                         encoder_attention_mask=ones(2, 5).bool())  # fmt: skip
 
 
@@ -277,7 +278,7 @@ def glm_image():
 
 def cosmos():
     config = dict(in_channels=4, out_channels=4, num_layers=1, text_embed_dim=24, adaln_lora_dim=4, max_size=(4, 16, 16), **HEADS)
-    return config, dict(hidden_states=r(2, 4, 2, 8, 8), timestep=t(0.3, 0.6), encoder_hidden_states=r(2, 5, 24), fps=16,
+    return config, dict(hidden_states=r(2, 4, 2, 8, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24), fps=16,
                         padding_mask=torch.zeros(1, 1, 8, 8))  # fmt: skip
 
 
@@ -340,7 +341,7 @@ def ideogram():
     config |= HEADS
     positions = grid(1, 3, 4).long()[None].expand(2, 12, 3)
     indicator = torch.tensor([[3] * 4 + [2] * 8] * 2)
-    return config, dict(hidden_states=r(2, 12, 4), timestep=t(0.3, 0.6), encoder_hidden_states=r(2, 12, 24),
+    return config, dict(hidden_states=r(2, 12, 4), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 12, 24),
                         position_ids=positions, segment_ids=ones(2, 12), indicator=indicator)  # fmt: skip
 
 
@@ -352,7 +353,7 @@ def joyimage():
 def kandinsky5():
     config = dict(in_visual_dim=4, in_text_dim=24, in_text_dim2=8, time_dim=8, out_visual_dim=4, model_dim=32, ff_dim=48)
     config |= dict(num_text_blocks=1, num_visual_blocks=1, axes_dims=(4, 6, 6))
-    return config, dict(hidden_states=r(1, 2, 8, 8, 4), encoder_hidden_states=r(1, 5, 24), timestep=t(300.0),
+    return config, dict(hidden_states=r(1, 2, 8, 8, 4), encoder_hidden_states=r(1, 5, 24), timestep=t(256.0),
                         pooled_projections=r(1, 8), visual_rope_pos=[torch.arange(n) for n in (2, 4, 4)],
                         text_rope_pos=torch.arange(5))  # fmt: skip
 
@@ -366,21 +367,21 @@ def kandinsky6():
 
 def kandinsky6_sr():
     config = dict(in_visual_dim=4, out_visual_dim=4, time_dim=8, model_dim=32, ff_dim=48, num_visual_blocks=1, axes_dims=(4, 6, 6))
-    return config, dict(hidden_states=r(1, 2, 8, 8, 4), timestep=t(300.0))
+    return config, dict(hidden_states=r(1, 2, 8, 8, 4), timestep=t(256.0))
 
 
 def krea2():
     config = dict(in_channels=4, num_layers=1, num_key_value_heads=1, intermediate_size=48, timestep_embed_dim=8, **HEADS)
     config |= dict(text_hidden_dim=24, num_text_layers=2, text_num_attention_heads=2, text_num_key_value_heads=1)
     config |= dict(text_intermediate_size=16, num_layerwise_text_blocks=1, num_refiner_text_blocks=1, axes_dims_rope=(4, 6, 6))
-    return config, dict(hidden_states=r(2, 8, 4), encoder_hidden_states=r(2, 5, 2, 24), timestep=t(0.3, 0.6),
+    return config, dict(hidden_states=r(2, 8, 4), encoder_hidden_states=r(2, 5, 2, 24), timestep=t(0.25, 0.5),
                         position_ids=torch.cat([torch.zeros(5, 3), grid(1, 2, 4)]))  # fmt: skip
 
 
 def longcat_audio():
     config = dict(dit_dim=32, dit_depth=1, dit_heads=2, dit_text_dim=24, latent_dim=4)
     return config, dict(hidden_states=r(2, 8, 4), encoder_hidden_states=r(2, 5, 24), encoder_attention_mask=ones(2, 5).bool(),
-                        timestep=t(0.3, 0.6), attention_mask=ones(2, 8).bool(), latent_cond=r(2, 8, 4))  # fmt: skip
+                        timestep=t(0.25, 0.5), attention_mask=ones(2, 8).bool(), latent_cond=r(2, 8, 4))  # fmt: skip
 
 
 def ltx():
@@ -407,7 +408,7 @@ def sana_wm_refiner():
 def lumina2():
     config = dict(sample_size=8, in_channels=4, hidden_size=32, num_layers=1, num_refiner_layers=1, num_attention_heads=2)
     config |= dict(num_kv_heads=1, multiple_of=16, axes_dim_rope=(4, 6, 6), axes_lens=(32, 16, 16), cap_feat_dim=24)
-    return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(0.3, 0.6), encoder_hidden_states=r(2, 5, 24),
+    return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24),
                         encoder_attention_mask=ones(2, 5).bool())  # fmt: skip
 
 
@@ -415,7 +416,7 @@ def minimax_h3():
     config = dict(hidden_size=32, num_layers=1, num_refiner_layers=1, ffn_dim=48, in_channels=4, audio_in_channels=4, **HEADS)
     config |= dict(text_dim=24, freq_dim=8, time_embed_hidden_dim=16, time_embed_dim=12, rope_freq_dim=2)
     video, audio, text = torch.arange(8), torch.arange(8, 12), torch.arange(12, 17)
-    return config, dict(hidden_states=r(8, 16), audio_hidden_states=r(4, 4), encoder_hidden_states=r(5, 24), timestep=t(0.3, 0.6),
+    return config, dict(hidden_states=r(8, 16), audio_hidden_states=r(4, 4), encoder_hidden_states=r(5, 24), timestep=t(0.25, 0.5),
                         timestep_indices=torch.zeros(17, dtype=torch.long), token_tags=torch.zeros(17, dtype=torch.long),
                         position_ids=torch.cat([grid(1, 2, 4), torch.zeros(9, 3)]), video_indices=video,
                         audio_indices=audio, text_indices=text)  # fmt: skip
@@ -423,7 +424,7 @@ def minimax_h3():
 
 def minimax_music():
     config = dict(in_channels=4, condition_dim=24, num_layers=1, ff_inner_dim=48, rotary_dim=8, fourier_embedding_dim=8, **HEADS)
-    return config, dict(hidden_states=r(2, 4, 8), timestep=t(0.3, 0.6), encoder_hidden_states=r(2, 8, 24))
+    return config, dict(hidden_states=r(2, 4, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 8, 24))
 
 
 def mochi():
@@ -444,7 +445,7 @@ def nucleus():
     config |= dict(axes_dims_rope=(4, 6, 6), num_experts=2, moe_intermediate_dim=16, capacity_factors=[2.0, 2.0])
     config |= dict(dense_moe_strategy="leave_first_block_dense")
     return config, dict(hidden_states=r(2, 8, 16), img_shapes=[(1, 2, 4)] * 2, encoder_hidden_states=r(2, 5, 24),
-                        encoder_hidden_states_mask=ones(2, 5).bool(), timestep=t(0.3, 0.6))  # fmt: skip
+                        encoder_hidden_states_mask=ones(2, 5).bool(), timestep=t(0.25, 0.5))  # fmt: skip
 
 
 def omnigen():
@@ -452,26 +453,26 @@ def omnigen():
     config |= dict(num_layers=1, pad_token_id=0, vocab_size=16, time_step_dim=8, pos_embed_max_size=8)
     config |= dict(rope_scaling={"long_factor": [1.0] * 8, "short_factor": [1.0] * 8})
     length = 5 + 1 + 16
-    return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(0.3, 0.6), input_ids=ones(2, 5), input_img_latents=[],
+    return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(0.25, 0.5), input_ids=ones(2, 5), input_img_latents=[],
                         input_image_sizes={}, attention_mask=ones(2, length, length),
                         position_ids=torch.arange(length)[None].expand(2, -1))  # fmt: skip
 
 
 def prx():
     config = dict(in_channels=4, context_in_dim=24, hidden_size=32, num_heads=2, depth=1, axes_dim=[8, 8])
-    return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(0.3, 0.6), encoder_hidden_states=r(2, 5, 24))
+    return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24))
 
 
 def qwenimage():
     config = dict(in_channels=16, out_channels=4, num_layers=1, joint_attention_dim=24, axes_dims_rope=(4, 6, 6), **HEADS)
-    return config, dict(hidden_states=r(2, 8, 16), encoder_hidden_states=r(2, 5, 24), timestep=t(0.3, 0.6),
+    return config, dict(hidden_states=r(2, 8, 16), encoder_hidden_states=r(2, 5, 24), timestep=t(0.25, 0.5),
                         encoder_hidden_states_mask=ones(2, 5).bool(), img_shapes=[[(1, 2, 4)]] * 2)  # fmt: skip
 
 
 def qwenimage21():
     config = dict(in_channels=4, out_channels=4, num_layers=1, context_in_dim=24, axes_dims_rope=(4, 6, 6), **HEADS)
     mask = torch.cat([torch.zeros(2, 5), torch.ones(2, 8)], 1).bool()
-    return config, dict(hidden_states=r(2, 8, 4), encoder_hidden_states=r(2, 5, 24), timestep=t(0.3, 0.6), img_mask=mask,
+    return config, dict(hidden_states=r(2, 8, 4), encoder_hidden_states=r(2, 5, 24), timestep=t(0.25, 0.5), img_mask=mask,
                         img_shapes=[[(1, 2, 4)]] * 2, encoder_hidden_states_mask=ones(2, 5).bool())  # fmt: skip
 
 
@@ -497,14 +498,14 @@ def sd3():
 def stable_audio3():
     config = dict(io_channels=4, embed_dim=64, depth=1, num_heads=2, cond_token_dim=24, global_cond_dim=12, num_memory_tokens=2)
     config |= dict(local_add_cond_dim=5, timestep_features_dim=8)
-    return config, dict(hidden_states=r(2, 4, 8), timestep=t(0.3, 0.6), encoder_hidden_states=r(2, 5, 24),
+    return config, dict(hidden_states=r(2, 4, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24),
                         global_hidden_states=r(2, 12), local_add_cond=r(2, 5, 8))  # fmt: skip
 
 
 def z_image():
     config = dict(in_channels=4, dim=32, n_layers=1, n_refiner_layers=1, n_heads=2, n_kv_heads=2, cap_feat_dim=24)
     config |= dict(axes_dims=[4, 6, 6], axes_lens=[128, 16, 16])
-    return config, dict(x=[r(4, 1, 8, 8) for _ in range(2)], t=t(0.3, 0.6), cap_feats=[r(5, 24), r(7, 24)])
+    return config, dict(x=[r(4, 1, 8, 8) for _ in range(2)], t=t(0.25, 0.5), cap_feats=[r(5, 24), r(7, 24)])
 
 
 def dreamlite():

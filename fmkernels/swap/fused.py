@@ -149,11 +149,15 @@ def gate_mul(function: object, act: str, first: object, second: object, gate_fir
         and first.shape == second.shape
         and (not isinstance(function, nn.Module) or untouched(function))
         and quiet()
-        and _in_order(first)
-        and _in_order(second)
     ):
-        _count("gate")
-        return _gate_mul(first, second, act, gate_first=gate_first)
+        if _in_order(first) and _in_order(second):
+            _count("gate")
+            return _gate_mul(first, second, act, gate_first=gate_first)
+        if first.dim() == 4:  # channels last
+            a, b = first.permute(0, 2, 3, 1), second.permute(0, 2, 3, 1)
+            if _in_order(a) and _in_order(b):
+                _count("gate")
+                return _gate_mul(a, b, act, gate_first=gate_first).permute(0, 3, 1, 2)
     function = ACTIVATIONS[act] if function is None else function
     return function(first) * second if gate_first else first * function(second)
 
