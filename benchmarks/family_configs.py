@@ -66,7 +66,7 @@ def hunyuan_dit():
     config |= dict(cross_attention_dim_t5=16, pooled_projection_dim=8, text_len=5, text_len_t5=6)
     config |= dict(use_style_cond_and_image_meta_size=False)
     rope = torch.outer(torch.arange(16.0), torch.rand(8)).repeat_interleave(2, -1)
-    return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(3, 6), encoder_hidden_states=r(2, 5, 24),
+    return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(3.0, 6.0), encoder_hidden_states=r(2, 5, 24),
                         text_embedding_mask=ones(2, 5), encoder_hidden_states_t5=r(2, 6, 16),
                         text_embedding_mask_t5=ones(2, 6), image_rotary_emb=(rope.cos(), rope.sin()))  # fmt: skip
 
@@ -160,13 +160,13 @@ def chronoedit():
 
 def anyflow():
     config, inputs = wan()
-    return config, inputs | dict(timestep=t(3, 6)[:, None].expand(2, 2).float(), r_timestep=t(1, 2)[:, None].expand(2, 2).float())
+    times = dict(timestep=t(3.0, 6.0)[:, None].expand(2, 2), r_timestep=t(1.0, 2.0)[:, None].expand(2, 2))
+    return config, inputs | times | dict(hidden_states=inputs["hidden_states"].transpose(1, 2).contiguous())
 
 
 def anyflow_far():
     config, inputs = anyflow()
     config |= dict(chunk_partition=(1, 1), full_chunk_limit=2)
-    inputs["hidden_states"] = inputs["hidden_states"].transpose(1, 2).contiguous()
     return config, inputs | dict(chunk_partition=[1, 1])
 
 
@@ -219,8 +219,6 @@ def flux2():
 
 def flux3():
     config, inputs = flux(4, timestep_channels=8, cond_in_channels=8)
-    for name in ("img_ids", "txt_ids"):
-        inputs[name] = inputs[name][None].expand(2, -1, -1)
     return config, inputs
 
 
@@ -278,8 +276,8 @@ def glm_image():
 
 def cosmos():
     config = dict(in_channels=4, out_channels=4, num_layers=1, text_embed_dim=24, adaln_lora_dim=4, max_size=(4, 16, 16), **HEADS)
-    return config, dict(hidden_states=r(2, 4, 2, 8, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24), fps=16,
-                        padding_mask=torch.zeros(1, 1, 8, 8))  # fmt: skip
+    config |= dict(concat_padding_mask=False)  # resizing the mask needs torchvision
+    return config, dict(hidden_states=r(2, 4, 2, 8, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24), fps=16)
 
 
 def easyanimate():
@@ -296,7 +294,7 @@ def ernie():
 
 def hidream():
     config = dict(patch_size=2, in_channels=4, out_channels=4, num_layers=1, num_single_layers=1, caption_channels=[24, 20])
-    config |= dict(text_emb_dim=8, num_routed_experts=2, num_activated_experts=1, axes_dims_rope=(8, 8), **HEADS)
+    config |= dict(text_emb_dim=8, num_routed_experts=2, num_activated_experts=1, axes_dims_rope=(4, 6, 6), **HEADS)
     config |= dict(max_resolution=(8, 8), llama_layers=[0, 1], force_inference_output=True)
     return config, dict(hidden_states=r(2, 4, 8, 8), timesteps=t(3, 6), encoder_hidden_states_t5=r(2, 5, 24),
                         encoder_hidden_states_llama3=r(2, 2, 5, 20), pooled_embeds=r(2, 8))  # fmt: skip
@@ -315,7 +313,7 @@ def hunyuan_video():
 def hunyuan_video15():
     config = dict(HUNYUAN, text_embed_2_dim=12, image_embed_dim=8, rope_axes_dim=(4, 6, 6), target_size=8)
     config.pop("num_single_layers")
-    return config, dict(hidden_states=r(1, 4, 2, 8, 8), timestep=t(3), encoder_hidden_states=r(1, 5, 24),
+    return config, dict(hidden_states=r(1, 4, 2, 8, 8), timestep=t(3.0), encoder_hidden_states=r(1, 5, 24),
                         encoder_attention_mask=ones(1, 5), encoder_hidden_states_2=r(1, 4, 12),
                         encoder_attention_mask_2=ones(1, 4), image_embeds=r(1, 3, 8))  # fmt: skip
 
@@ -323,15 +321,15 @@ def hunyuan_video15():
 def framepack():
     config, inputs = hunyuan_video()
     config |= dict(has_image_proj=True, image_proj_dim=8, has_clean_x_embedder=True)
-    clean = dict(latents_clean=r(2, 4, 2, 8, 8), indices_latents_clean=t(0, 1)[None].expand(2, 2))
-    history = dict(latents_history_2x=r(2, 4, 2, 8, 8), indices_latents_history_2x=t(2, 3)[None].expand(2, 2),
-                   latents_history_4x=r(2, 4, 4, 16, 16), indices_latents_history_4x=t(4, 5, 6, 7)[None].expand(2, 4))  # fmt: skip
-    return config, inputs | dict(image_embeds=r(2, 3, 8), indices_latents=t(8, 9)[None].expand(2, 2), **clean, **history)
+    clean = dict(latents_clean=r(2, 4, 2, 8, 8), indices_latents_clean=t(0, 1))
+    history = dict(latents_history_2x=r(2, 4, 2, 8, 8), indices_latents_history_2x=t(2, 3),
+                   latents_history_4x=r(2, 4, 4, 16, 16), indices_latents_history_4x=t(4, 5, 6, 7))  # fmt: skip
+    return config, inputs | dict(image_embeds=r(2, 3, 8), indices_latents=t(8, 9), **clean, **history)
 
 
 def hunyuan_image():
     config = dict(HUNYUAN, text_embed_2_dim=12, rope_axes_dim=(8, 8))
-    return config, dict(hidden_states=r(1, 4, 4, 4), timestep=t(3), encoder_hidden_states=r(1, 5, 24),
+    return config, dict(hidden_states=r(1, 4, 4, 4), timestep=t(3.0), encoder_hidden_states=r(1, 5, 24),
                         encoder_attention_mask=ones(1, 5), encoder_hidden_states_2=r(1, 4, 12),
                         encoder_attention_mask_2=ones(1, 4))  # fmt: skip
 
@@ -367,7 +365,7 @@ def kandinsky6():
 
 def kandinsky6_sr():
     config = dict(in_visual_dim=4, out_visual_dim=4, time_dim=8, model_dim=32, ff_dim=48, num_visual_blocks=1, axes_dims=(4, 6, 6))
-    return config, dict(hidden_states=r(1, 2, 8, 8, 4), timestep=t(256.0))
+    return config, dict(hidden_states=r(1, 2, 8, 8, 9), timestep=t(256.0))
 
 
 def krea2():
@@ -485,7 +483,7 @@ def sana_video():
 def sana_wm():
     config = dict(in_channels=4, num_layers=1, hidden_size=32, num_attention_heads=2, linear_head_dim=16, caption_channels=24)
     config |= dict(mlp_ratio=2.0, chunk_plucker_channels=6, chunk_plucker_post_attn_blocks=1, image_size=8)
-    return config, dict(hidden_states=r(1, 4, 2, 4, 4), timestep=t(3.0), encoder_hidden_states=r(1, 1, 5, 24))
+    return config, dict(hidden_states=r(1, 4, 2, 4, 4), timestep=t(3.0), encoder_hidden_states=r(1, 1, 5, 24), mask=ones(1, 5))
 
 
 def sd3():

@@ -109,7 +109,7 @@ def norm(module: nn.Module, x: Tensor, scale: Tensor | None = None, shift: Tenso
     if dtype is None or (weight is not None and weight.shape[0] != x.shape[-1]):
         return None
     turned = False
-    if not _in_order(x) and not (recipe.contiguous and not rows):
+    if not recipe.contiguous and not _in_order(x):
         turned = x.dim() == 4 and not rows and _in_order(x.transpose(1, 2))
         if not turned:
             return None
@@ -175,11 +175,12 @@ def gated_sum(gate: object, y: object, x: object) -> Tensor:
 
 
 def _gated(x, gate, y):
+    """The result is contiguous, also if x is the transposed result of a convolution, which the original keeps."""
     if not plain(x, gate, y) or not quiet():
         return None
     if y.shape != x.shape:
         gate, y = y, gate
-    if y.shape != x.shape or x.dim() < 2 or not _is_rows(gate, x) or not (_in_order(x) and _in_order(y)):
+    if y.shape != x.shape or x.dim() < 2 or not _is_rows(gate, x) or not _in_order(y):
         return None
     if torch.promote_types(gate.dtype, torch.promote_types(x.dtype, y.dtype)) != torch.promote_types(x.dtype, y.dtype):
         return None
