@@ -320,11 +320,8 @@ def hunyuan_video15():
 
 def framepack():
     config, inputs = hunyuan_video()
-    config |= dict(has_image_proj=True, image_proj_dim=8, has_clean_x_embedder=True)
-    clean = dict(latents_clean=r(2, 4, 2, 8, 8), indices_latents_clean=t(0, 1))
-    history = dict(latents_history_2x=r(2, 4, 2, 8, 8), indices_latents_history_2x=t(2, 3),
-                   latents_history_4x=r(2, 4, 4, 16, 16), indices_latents_history_4x=t(4, 5, 6, 7))  # fmt: skip
-    return config, inputs | dict(image_embeds=r(2, 3, 8), indices_latents=t(8, 9), **clean, **history)
+    config |= dict(has_image_proj=True, image_proj_dim=8, has_clean_x_embedder=False)
+    return config, inputs | dict(image_embeds=r(2, 3, 8), indices_latents=t(8, 9))
 
 
 def hunyuan_image():
@@ -414,7 +411,7 @@ def minimax_h3():
     config = dict(hidden_size=32, num_layers=1, num_refiner_layers=1, ffn_dim=48, in_channels=4, audio_in_channels=4, **HEADS)
     config |= dict(text_dim=24, freq_dim=8, time_embed_hidden_dim=16, time_embed_dim=12, rope_freq_dim=2)
     video, audio, text = torch.arange(8), torch.arange(8, 12), torch.arange(12, 17)
-    return config, dict(hidden_states=r(8, 16), audio_hidden_states=r(4, 4), encoder_hidden_states=r(5, 24), timestep=t(0.25, 0.5),
+    return config, dict(hidden_states=r(1, 8, 16), audio_hidden_states=r(1, 4, 4), encoder_hidden_states=r(1, 5, 24), timestep=t(0.25, 0.5),
                         timestep_indices=torch.zeros(17, dtype=torch.long), token_tags=torch.zeros(17, dtype=torch.long),
                         position_ids=torch.cat([grid(1, 2, 4), torch.zeros(9, 3)]), video_indices=video,
                         audio_indices=audio, text_indices=text)  # fmt: skip
@@ -469,7 +466,7 @@ def qwenimage():
 
 def qwenimage21():
     config = dict(in_channels=4, out_channels=4, num_layers=1, context_in_dim=24, axes_dims_rope=(4, 6, 6), **HEADS)
-    mask = torch.cat([torch.zeros(2, 5), torch.ones(2, 8)], 1).bool()
+    mask = torch.cat([torch.zeros(2, 5), torch.ones(2, 2)], 1).bool()  # a slot stands for four tokens
     return config, dict(hidden_states=r(2, 8, 4), encoder_hidden_states=r(2, 5, 24), timestep=t(0.25, 0.5), img_mask=mask,
                         img_shapes=[[(1, 2, 4)]] * 2, encoder_hidden_states_mask=ones(2, 5).bool())  # fmt: skip
 
@@ -483,7 +480,7 @@ def sana_video():
 def sana_wm():
     config = dict(in_channels=4, num_layers=1, hidden_size=32, num_attention_heads=2, linear_head_dim=16, caption_channels=24)
     config |= dict(mlp_ratio=2.0, chunk_plucker_channels=6, chunk_plucker_post_attn_blocks=1, image_size=8)
-    return config, dict(hidden_states=r(1, 4, 2, 4, 4), timestep=t(3.0), encoder_hidden_states=r(1, 1, 5, 24), mask=ones(1, 5))
+    return config, dict(hidden_states=r(1, 4, 2, 4, 4), timestep=t(3.0)[None, None].expand(1, 1, 2), encoder_hidden_states=r(1, 1, 5, 24), mask=ones(1, 5))
 
 
 def sd3():
