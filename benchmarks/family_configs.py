@@ -320,7 +320,7 @@ def hunyuan_video15():
 
 def framepack():
     config, inputs = hunyuan_video()
-    config |= dict(has_image_proj=True, image_proj_dim=8, has_clean_x_embedder=False)
+    config |= dict(has_image_proj=True, image_proj_dim=8, has_clean_x_embedder=True)
     return config, inputs | dict(image_embeds=r(2, 3, 8), indices_latents=t(8, 9))
 
 
