@@ -38,7 +38,9 @@ def classes() -> dict[str, type]:
     """All model classes in diffusers.models.transformers."""
     import diffusers.models.transformers as package
     from diffusers import ModelMixin
+    from diffusers.utils import logging
 
+    logging.set_verbosity_error()
     found = {}
     for info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{info.name}")
@@ -114,6 +116,7 @@ def randomized(cls: type, config: dict):
             if parameter.dim() > 1:
                 parameter.normal_(0, max(parameter[:1].numel(), 1) ** -0.5)
             else:
+                parameter.nan_to_num_(0, 0, 0).clamp_(-8, 8)  # uninitialized memory
                 parameter.add_(torch.randn_like(parameter), alpha=0.05)
     return model
 

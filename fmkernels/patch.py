@@ -108,7 +108,7 @@ def accelerate(model: nn.Module) -> Acceleration:
 
 
 def restore(model: nn.Module) -> None:
-    """Undo :func:`accelerate` and :func:`quantize`: every module gets its original class back, and its weight."""
+    """Undo :func:`optimize` and :func:`quantize`: every module gets its original class back, and its weight."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"restore: model must be a torch.nn.Module, got {type(model).__name__}")
     for module in model.modules():
@@ -118,6 +118,9 @@ def restore(model: nn.Module) -> None:
             if hasattr(module, "_undo"):  # a quantized layer's weight
                 module._undo()
             module.__class__ = module._original
+        processor = vars(module).get("processor")  # of an attention module of diffusers
+        if isinstance(processor, _Swapped):
+            processor.__class__ = processor._original
     _drop_plans(model)
 
 

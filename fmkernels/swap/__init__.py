@@ -86,7 +86,10 @@ def _swap_forwards(model: nn.Module, report: Optimization, example, measure: boo
         new = rewrite.rewritten_class(cls, own_norms, acts)
         if new is not None:
             found.append((name, module, new))
-    captured = _capture(model, [module for _, module, _ in found], example) if example is not None and found else {}
+    processors = _processors(model)
+    callers = [module for _, module, _ in found + processors]
+    captured = _capture(model, callers, example) if example is not None and callers else {}
+    _swap_processors(processors, report, captured, example, measure)
     # From the leaves up, so that the trial of a block runs the swapped modules inside.
     for name, module, new in sorted(found, key=lambda entry: -entry[0].count(".") - bool(entry[0])):
         cls = type(module)
@@ -112,6 +115,40 @@ def _swap_forwards(model: nn.Module, report: Optimization, example, measure: boo
             continue
         if measure:
             swap.before, swap.after = trials.measure(module, cls, args, kwargs)
+
+
+def _processors(model: nn.Module) -> list[tuple[str, nn.Module, type]]:
+    """(name, attention module, new class of its processor) of the processors that rotate queries and keys."""
+    found = []
+    for name, module in model.named_modules():
+        processor = vars(module).get("processor")  # processors that are modules have parameters, and stay
+        if processor is None or isinstance(processor, _Swapped):
+            continue
+        new = rewrite.rewritten_class(type(processor), frozenset(), frozenset(), "__call__")
+        if new is not None:
+            found.append((name, module, new))
+    return found
+
+
+def _swap_processors(processors: list, report: Optimization, captured: dict, example, measure: bool) -> None:
+    for name, module, new in processors:
+        processor = module.processor
+        if isinstance(processor, _Swapped):  # shared with an earlier module
+            continue
+        cls = type(processor)
+        swap = Swap(f"{name}.processor", cls.__name__)
+        report.modules.append(swap)
+        if id(module) not in captured:
+            swap.reason = "its inputs cannot be guessed: pass example=" if example is None else "the example does not use it"
+            continue
+        args, kwargs = captured[id(module)]
+        try:
+            _record(swap, trials.compare(module, type(module), new, args, kwargs, part=processor))
+        except Exception as error:
+            swap.reason = str(error).splitlines()[0] if type(error) is ValueError else _first_line(error)
+            continue
+        if measure:
+            swap.before, swap.after = trials.measure(module, type(module), args, kwargs, part=(processor, cls))
 
 
 def _may_be_act(function: object) -> bool:

@@ -7,6 +7,7 @@ These expressions are replaced, wherever they are in a forward, and nothing else
 | ``self.norm(x) * (1 + scale) + shift``, if ``self.norm`` is a swapped norm | ``modulate`` |
 | ``self.act(a) * b``, ``F.silu(a) * b``, ... | ``gate_mul`` |
 | ``x + gate * y`` | ``gated_add`` |
+| ``apply_rotary(x, tables)``, for functions with "rot" or "rope" in their name | ``rotate`` (rope.py) |
 
 The norm or the product may be assigned to a name in an earlier statement of the same block, if nothing else uses it. The
 replacements (fused.py) compute the original expression for all operands but those that the fused op was proven on.
@@ -19,16 +20,23 @@ import inspect
 import textwrap
 from collections import Counter
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from fmkernels.patch import _random, _subclass
-from fmkernels.swap import fused
+from fmkernels.swap import fused, rope
 
 _FM = "__fused_expressions"
+_EXPRESSIONS = SimpleNamespace(
+    modulate=fused.modulate,
+    gate_mul=fused.gate_mul,
+    gated_add=fused.gated_add,
+    gated_sum=fused.gated_sum,
+    rotate=rope.rotate,
+)
 _SIMPLE = ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr
 
 
@@ -279,6 +287,17 @@ class _Rewriter(ast.NodeTransformer):
                 return self.call("gate_mul", node, *found)
         return self.generic_visit(node)
 
+    def visit_Call(self, node):
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        starred = any(k.arg is None for k in node.keywords)
+        if ("rot" in name.lower() or "rope" in name.lower()) and len(node.args) in (2, 3) and not starred:
+            self.done["rotate"] += 1
+            node = self.generic_visit(node)
+            function = ast.Attribute(ast.Name(_FM, ast.Load()), "rotate", ast.Load())
+            new = ast.Call(function, [node.func, *node.args], node.keywords)
+            return ast.fix_missing_locations(ast.copy_location(new, node))
+        return self.generic_visit(node)
+
     def gate(self, product: ast.expr) -> list[ast.expr] | None:
         for side, other, first in ((product.left, product.right, True), (product.right, product.left, False)):
             if (found := self.activation(side)) and not isinstance(other, ast.Constant):
@@ -313,7 +332,7 @@ def rewritten(function: FunctionType, norms: frozenset, acts: frozenset) -> tupl
     module = ast.fix_missing_locations(ast.Module([maker], []))
     scope: dict = {}
     exec(compile(module, inner.__code__.co_filename, "exec", dont_inherit=True), inner.__globals__, scope)
-    made = scope["make"](fused)
+    made = scope["make"](_EXPRESSIONS)
     if made is not None:
         unwrapped = inspect.unwrap(made)
         unwrapped.__defaults__, unwrapped.__kwdefaults__ = inner.__defaults__, inner.__kwdefaults__
@@ -331,10 +350,10 @@ def rewritten_class(cls: type, norms: frozenset, acts: frozenset, method: str = 
         return None
 
     @functools.wraps(original)
-    def forward(self, *args, **kwargs):
+    def fast(self, *args, **kwargs):
         if torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
         return new(self, *args, **kwargs)
 
     made = (rewritten_class, cls, norms, acts, method)
-    return _subclass(made, **{method: forward}, _fused_method=method)
+    return _subclass(made, **{method: fast})

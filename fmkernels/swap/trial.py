@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import itertools
+import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -108,15 +109,19 @@ def limit(dtype: torch.dtype) -> float:
     return 128 * torch.finfo(dtype).eps
 
 
-def compare(module: nn.Module, cls: type, swapped: type, args: tuple, kwargs: dict, needs: str | None = None) -> Trial:
+def compare(module: nn.Module, cls: type, swapped: type, args: tuple, kwargs: dict, needs: str = "", part=None) -> Trial:
     """Give the module the class ``swapped`` if it computes what ``cls`` does; raise ValueError and keep ``cls`` if not.
 
-    ``needs``: a kind of fused call that the trial must contain.
+    ``needs``: a kind of fused call that the trial must contain. ``part``: an object that the module calls, which gets
+    the class instead.
     """
-    most = 99
+    target = module if part is None else part
+    old = type(target)
+    function = cls.forward if part is not None else swapped.forward
+    most = 99 if part is None else 1  # rotary tables get no gradients
     with counted() as inside:
         try:
-            expected, outputs = run(module, cls.forward, args, kwargs)
+            expected, outputs = run(module, cls.forward, args, kwargs, most)
         except RuntimeError:  # tables that the original does not differentiate
             most = 1
             inside.clear()
@@ -125,9 +130,9 @@ def compare(module: nn.Module, cls: type, swapped: type, args: tuple, kwargs: di
     exact = _in_float(module, cls, args, kwargs, most) if half else None
     trial = Trial(limit=max([limit(y.dtype) for y in expected] or [0.0]))
     try:
-        module.__class__ = swapped
+        target.__class__ = swapped
         with counted() as found:
-            ours, _ = run(module, swapped.forward, args, kwargs, most)
+            ours, _ = run(module, function, args, kwargs, most)
         trial.fused = found - inside  # of this forward, without those of swapped modules inside
         trial.error = difference(ours, expected, outputs)
         if exact is not None:
@@ -139,7 +144,7 @@ def compare(module: nn.Module, cls: type, swapped: type, args: tuple, kwargs: di
         if not trial.fused[needs] if needs else not trial.fused:
             raise ValueError("nothing in it was fused on the trial's input")
     except Exception:
-        module.__class__ = cls
+        target.__class__ = old
         raise
     return trial
 
@@ -163,23 +168,28 @@ def counted():
         fused.counts = before
 
 
-def measure(module: nn.Module, cls: type, args: tuple, kwargs: dict, seconds: float = 0.05) -> tuple[float, float]:
-    """Median microseconds of the original and the swapped forward without gradients, taking turns."""
-    times: tuple[list[float], list[float]] = ([], [])
-    functions = cls.forward, type(module).forward
+def measure(module: nn.Module, cls: type, args: tuple, kwargs: dict, part=None) -> tuple[float, float]:
+    """Median microseconds of the original and the swapped forward without gradients, taking turns for 50 ms.
+
+    part: (object, its original class), if an object that the module calls was swapped instead.
+    """
+    target, original = (module, cls) if part is None else part
+    swapped, times = type(target), ([], [])
     synchronize = torch.cuda.synchronize if any(x.is_cuda for x in _tensors((args, kwargs))) else lambda: None
-    end = time.perf_counter() + seconds
-    with torch.no_grad():
-        for function in functions:
-            function(module, *args, **kwargs)
-        while time.perf_counter() < end or len(times[0]) < 5:
-            for taken, function in zip(times, functions, strict=True):
-                synchronize()
-                start = time.perf_counter()
-                function(module, *args, **kwargs)
-                synchronize()
-                taken.append((time.perf_counter() - start) * 1e6)
-    return tuple(sorted(taken)[len(taken) // 2] for taken in times)
+    end = time.perf_counter() + 0.05
+    try:
+        with torch.no_grad():
+            while time.perf_counter() < end or len(times[0]) < 6:
+                for taken, kind in zip(times, (original, swapped), strict=True):
+                    target.__class__ = kind
+                    synchronize()
+                    start = time.perf_counter()
+                    type(module).forward(module, *args, **kwargs)
+                    synchronize()
+                    taken.append((time.perf_counter() - start) * 1e6)
+    finally:
+        target.__class__ = swapped
+    return statistics.median(times[0][1:]), statistics.median(times[1][1:])
 
 
 def guesses(module: nn.Module, function) -> "itertools.chain":
