@@ -111,6 +111,8 @@ def _swap_forwards(model: nn.Module, report: Optimization, example, measure: boo
         try:
             _record(swap, trials.compare(module, cls, new, args, kwargs))
         except Exception as error:
+            if rewrite.only_rotates(cls):  # it makes the tables, for example
+                report.modules.remove(swap)
             swap.reason = str(error).splitlines()[0] if type(error) is ValueError else _first_line(error)
             continue
         if measure:

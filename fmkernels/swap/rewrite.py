@@ -340,6 +340,11 @@ def rewritten(function: FunctionType, norms: frozenset, acts: frozenset) -> tupl
     return made, tuple(sorted(rewriter.done.items()))
 
 
+def only_rotates(cls: type) -> bool:
+    """Whether the name of a function is all for which the class's forward was considered."""
+    return [kind for kind, _ in rewritten(cls.forward, frozenset(), frozenset())[1]] == ["rotate"]
+
+
 def rewritten_class(cls: type, norms: frozenset, acts: frozenset, method: str = "forward") -> type | None:
     """cls with fused expressions in this method, or None if it has none."""
     original = getattr(cls, method, None)

@@ -42,7 +42,7 @@ def _pairs(table: Tensor, interleaved: bool) -> Tensor:
     return table.repeat_interleave(2, -1) if interleaved else torch.cat([table, table], -1)
 
 
-def _kind(function: Callable, options: tuple, form: str, letters: str) -> tuple | None:
+def _kind(function: Callable, options: tuple, form: str, letters: str, dims: int) -> tuple | None:
     """(sequence_dim, interleaved, key of _MAPS) with which ``qk_norm_rope(norm=False)`` is the function, or None.
 
     options: the keyword arguments. form: "pair" for (cos, sin) in one argument, "two" for two arguments, "complex".
@@ -50,19 +50,20 @@ def _kind(function: Callable, options: tuple, form: str, letters: str) -> tuple 
     """
     if not isinstance(function, FunctionType) or function.__closure__:
         return None
-    key = (function.__code__, function.__defaults__, options, form, letters)
+    key = (function.__code__, function.__defaults__, options, form, letters, dims)
     if key not in _kinds:
-        _kinds[key] = _try(function, dict(options), form, letters)
+        _kinds[key] = _try(function, dict(options), form, letters, dims)
     return _kinds[key]
 
 
-def _try(function: Callable, options: dict, form: str, letters: str) -> tuple | None:
+def _try(function: Callable, options: dict, form: str, letters: str, dims: int) -> tuple | None:
     sizes = {"b": 2, "s": 5, "1": 1, "d": 8, "e": 4}
-    shape = [sizes[letter] for letter in letters]
-    cos, sin = _random(*shape, seed=31), _random(*shape, seed=33)
+    size = [sizes[letter] for letter in letters]
+    cos, sin = _random(*size, seed=31), _random(*size, seed=33)
     settings = itertools.product((1, 2), (True, False), _MAPS if letters.endswith("d") else ("all",))
     for sequence_dim, interleaved, reads in settings:
-        x = _random(*((2, 5, 3, 8) if sequence_dim == 1 else (2, 3, 5, 8)), seed=32)
+        shape = (2, 5, 8) if dims == 3 else (2, 5, 3, 8) if sequence_dim == 1 else (2, 3, 5, 8)
+        x = _random(*shape, seed=32)
         seed, results = _random(*x.shape, seed=34), []
         try:
             for ours in (False, True):
@@ -87,6 +88,8 @@ def _fused(x: Tensor, cos: Tensor, sin: Tensor, sequence_dim: int, interleaved: 
         cos, sin = _pairs(cos, interleaved), _pairs(sin, interleaved)
     cos, sin = (_without_heads(t, x.shape[0], sequence_dim) for t in _MAPS[reads](cos, sin, interleaved))
     settings = {"norm": False, "interleaved": interleaved, "sequence_dim": sequence_dim}
+    if x.dim() == 3:  # all heads of a token together
+        return qk_norm_rope(x.unsqueeze(2), None, None, None, cos, sin, **settings).squeeze(2)
     return qk_norm_rope(x, None, None, None, cos, sin, **settings)
 
 
@@ -110,7 +113,7 @@ def rotate(function: Callable, x: Tensor, *args, **kwargs) -> Tensor:
 
 
 def _rotated(function, x, args, kwargs):
-    if not fused.plain(x) or x.dim() != 4 or not fused.quiet() or x.stride(-1) != 1:
+    if not fused.plain(x) or x.dim() not in (3, 4) or not fused.quiet() or x.stride(-1) != 1:
         return None
     if any(isinstance(v, Tensor) or type(v) not in (bool, int, str, type(None)) for v in kwargs.values()):
         return None
@@ -128,9 +131,9 @@ def _rotated(function, x, args, kwargs):
         return None
     if cos.shape[-1] not in (x.shape[-1], x.shape[-1] // 2) or x.shape[-1] % 2:
         return None
-    for sequence_dim in (1, 2):
+    for sequence_dim in (1, 2)[: x.dim() - 2]:
         letters = _letters(cos, x, sequence_dim)
-        kind = None if letters is None else _kind(function, tuple(sorted(kwargs.items())), form, letters)
+        kind = None if letters is None else _kind(function, tuple(sorted(kwargs.items())), form, letters, x.dim())
         if kind is not None and kind[0] == sequence_dim:
             fused._count("rotary embedding")
             return _fused(x, cos, sin, *kind)
@@ -148,7 +151,7 @@ def _letters(table: Tensor, x: Tensor, sequence_dim: int) -> str | None:
         if table.shape[1] != x.shape[sequence_dim] or table.shape[0] not in (1, x.shape[0]):
             return None
         return ("b" if table.shape[0] == x.shape[0] and x.shape[0] != 1 else "1") + "s" + last
-    if table.dim() != 4:
+    if table.dim() != 4 or x.dim() != 4:
         return None
     letters = ""
     for n, size, name in zip(table.shape[:3], sizes, names, strict=True):
