@@ -34,7 +34,9 @@ HEADS = dict(num_attention_heads=2, attention_head_dim=16)
 
 
 def ace_step():
-    config = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+    config = dict(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1
+    )
     config |= dict(head_dim=16, in_channels=24, audio_acoustic_hidden_dim=8, sliding_window=4)
     return config, dict(hidden_states=r(2, 8, 8), timestep=t(0.25, 0.5), timestep_r=t(0.25, 0.5),
                         encoder_hidden_states=r(2, 5, 32), context_latents=r(2, 8, 16))  # fmt: skip
@@ -47,7 +49,9 @@ def aura_flow():
 
 
 def cogvideox(**more):
-    config = dict(in_channels=4, out_channels=4, time_embed_dim=8, text_embed_dim=24, num_layers=1, sample_width=8, **HEADS)
+    config = dict(
+        in_channels=4, out_channels=4, time_embed_dim=8, text_embed_dim=24, num_layers=1, sample_width=8, **HEADS
+    )
     config |= dict(sample_height=8, sample_frames=9, max_text_seq_length=5, **more)
     return config, dict(hidden_states=r(2, 3, 4, 8, 8), encoder_hidden_states=r(2, 5, 24), timestep=t(3, 6))
 
@@ -62,7 +66,9 @@ def dit():
 
 
 def hunyuan_dit():
-    config = dict(in_channels=4, patch_size=2, sample_size=8, hidden_size=32, num_layers=2, cross_attention_dim=24, **HEADS)
+    config = dict(
+        in_channels=4, patch_size=2, sample_size=8, hidden_size=32, num_layers=2, cross_attention_dim=24, **HEADS
+    )
     config |= dict(cross_attention_dim_t5=16, pooled_projection_dim=8, text_len=5, text_len_t5=6)
     config |= dict(use_style_cond_and_image_meta_size=False)
     rope = torch.outer(torch.arange(16.0), torch.rand(8)).repeat_interleave(2, -1)
@@ -72,7 +78,9 @@ def hunyuan_dit():
 
 
 def latte():
-    config = dict(in_channels=4, out_channels=8, sample_size=8, patch_size=2, num_layers=1, caption_channels=24, **HEADS)
+    config = dict(
+        in_channels=4, out_channels=8, sample_size=8, patch_size=2, num_layers=1, caption_channels=24, **HEADS
+    )
     config |= dict(cross_attention_dim=32, video_length=2, num_embeds_ada_norm=10, norm_type="ada_norm_single")
     config |= dict(norm_elementwise_affine=False)
     return config, dict(hidden_states=r(2, 4, 2, 8, 8), timestep=t(3, 6), encoder_hidden_states=r(2, 5, 24))
@@ -102,7 +110,9 @@ def pixart():
 
 def prior():
     config = dict(num_layers=1, embedding_dim=8, num_embeddings=5, additional_embeddings=4, **HEADS)
-    return config, dict(hidden_states=r(2, 8), timestep=t(3, 6), proj_embedding=r(2, 8), encoder_hidden_states=r(2, 5, 8))
+    return config, dict(
+        hidden_states=r(2, 8), timestep=t(3, 6), proj_embedding=r(2, 8), encoder_hidden_states=r(2, 5, 8)
+    )
 
 
 def sana():
@@ -233,8 +243,12 @@ def bria_fibo():
 
 
 def bria_fibo2():
-    config = dict(in_channels=4, dim=32, n_layers=2, n_refiner_layers=1, n_heads=2, cap_feat_dim=24, injection_layer_ids=(1,))
-    config |= dict(perceiver_num_layers=1, min_num_gist_tokens=4, max_num_gist_tokens=8, gist_step=4, gist_min_text_len=4)
+    config = dict(
+        in_channels=4, dim=32, n_layers=2, n_refiner_layers=1, n_heads=2, cap_feat_dim=24, injection_layer_ids=(1,)
+    )
+    config |= dict(
+        perceiver_num_layers=1, min_num_gist_tokens=4, max_num_gist_tokens=8, gist_step=4, gist_min_text_len=4
+    )
     config |= dict(gist_max_text_len=16, axes_dims=(4, 6, 6), axes_lens=(64, 16, 16))
     return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24),
                         encoder_attention_mask=ones(2, 5).bool())  # fmt: skip
@@ -253,7 +267,9 @@ def ovis():
 
 
 def cogview3():
-    config = dict(in_channels=4, out_channels=4, num_layers=1, text_embed_dim=24, time_embed_dim=8, condition_dim=4, **HEADS)
+    config = dict(
+        in_channels=4, out_channels=4, num_layers=1, text_embed_dim=24, time_embed_dim=8, condition_dim=4, **HEADS
+    )
     config |= dict(pos_embed_max_size=8, sample_size=8)
     size = torch.tensor([[8.0, 8.0]] * 2)
     return config, dict(hidden_states=r(2, 4, 8, 8), encoder_hidden_states=r(2, 5, 24), timestep=t(3, 6),
@@ -271,36 +287,50 @@ def glm_image():
         config.pop(name)
     inputs.pop("original_size")
     config |= dict(prior_vq_quantizer_codebook_size=16)
-    return config, inputs | dict(prior_token_id=torch.arange(16)[None].expand(2, 16), prior_token_drop=ones(2, 16).bool())
+    return config, inputs | dict(
+        prior_token_id=torch.arange(16)[None].expand(2, 16), prior_token_drop=ones(2, 16).bool()
+    )
 
 
 def cosmos():
-    config = dict(in_channels=4, out_channels=4, num_layers=1, text_embed_dim=24, adaln_lora_dim=4, max_size=(4, 16, 16), **HEADS)
+    config = dict(
+        in_channels=4, out_channels=4, num_layers=1, text_embed_dim=24, adaln_lora_dim=4, max_size=(4, 16, 16), **HEADS
+    )
     config |= dict(concat_padding_mask=False)  # resizing the mask needs torchvision
-    return config, dict(hidden_states=r(2, 4, 2, 8, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24), fps=16)
+    return config, dict(
+        hidden_states=r(2, 4, 2, 8, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24), fps=16
+    )
 
 
 def easyanimate():
-    config = dict(in_channels=4, out_channels=4, patch_size=2, sample_width=8, sample_height=8, num_layers=2, mmdit_layers=1)
+    config = dict(
+        in_channels=4, out_channels=4, patch_size=2, sample_width=8, sample_height=8, num_layers=2, mmdit_layers=1
+    )
     config |= dict(time_embed_dim=8, text_embed_dim=24, add_noise_in_inpaint_model=False, **HEADS)
     return config, dict(hidden_states=r(2, 4, 2, 8, 8), timestep=t(3, 6), encoder_hidden_states=r(2, 5, 24))
 
 
 def ernie():
-    config = dict(hidden_size=32, num_attention_heads=2, num_layers=1, ffn_hidden_size=48, in_channels=4, out_channels=4)
+    config = dict(
+        hidden_size=32, num_attention_heads=2, num_layers=1, ffn_hidden_size=48, in_channels=4, out_channels=4
+    )
     config |= dict(text_in_dim=24, rope_axes_dim=(4, 6, 6))
     return config, dict(hidden_states=r(2, 4, 4, 4), timestep=t(3, 6), text_bth=r(2, 5, 24), text_lens=t(5, 3))
 
 
 def hidream():
-    config = dict(patch_size=2, in_channels=4, out_channels=4, num_layers=1, num_single_layers=1, caption_channels=[24, 20])
+    config = dict(
+        patch_size=2, in_channels=4, out_channels=4, num_layers=1, num_single_layers=1, caption_channels=[24, 20]
+    )
     config |= dict(text_emb_dim=8, num_routed_experts=2, num_activated_experts=1, axes_dims_rope=(4, 6, 6), **HEADS)
     config |= dict(max_resolution=(8, 8), llama_layers=[0, 1], force_inference_output=True)
     return config, dict(hidden_states=r(2, 4, 8, 8), timesteps=t(3, 6), encoder_hidden_states_t5=r(2, 5, 24),
                         encoder_hidden_states_llama3=r(2, 2, 5, 20), pooled_embeds=r(2, 8))  # fmt: skip
 
 
-HUNYUAN = dict(in_channels=4, out_channels=4, num_layers=1, num_single_layers=1, num_refiner_layers=1, text_embed_dim=24)
+HUNYUAN = dict(
+    in_channels=4, out_channels=4, num_layers=1, num_single_layers=1, num_refiner_layers=1, text_embed_dim=24
+)
 HUNYUAN |= HEADS
 
 
@@ -332,7 +362,9 @@ def hunyuan_image():
 
 
 def ideogram():
-    config = dict(in_channels=4, num_layers=1, intermediate_size=48, adaln_dim=8, llm_features_dim=24, mrope_section=(4, 2, 2))
+    config = dict(
+        in_channels=4, num_layers=1, intermediate_size=48, adaln_dim=8, llm_features_dim=24, mrope_section=(4, 2, 2)
+    )
     config |= HEADS
     positions = grid(1, 3, 4).long()[None].expand(2, 12, 3)
     indicator = torch.tensor([[3] * 4 + [2] * 8] * 2)
@@ -341,12 +373,16 @@ def ideogram():
 
 
 def joyimage():
-    config = dict(in_channels=4, hidden_size=32, num_attention_heads=2, text_dim=24, num_layers=1, rope_dim_list=[4, 6, 6])
+    config = dict(
+        in_channels=4, hidden_size=32, num_attention_heads=2, text_dim=24, num_layers=1, rope_dim_list=[4, 6, 6]
+    )
     return config, dict(hidden_states=r(2, 4, 2, 8, 8), timestep=t(3, 6), encoder_hidden_states=r(2, 5, 24))
 
 
 def kandinsky5():
-    config = dict(in_visual_dim=4, in_text_dim=24, in_text_dim2=8, time_dim=8, out_visual_dim=4, model_dim=32, ff_dim=48)
+    config = dict(
+        in_visual_dim=4, in_text_dim=24, in_text_dim2=8, time_dim=8, out_visual_dim=4, model_dim=32, ff_dim=48
+    )
     config |= dict(num_text_blocks=1, num_visual_blocks=1, axes_dims=(4, 6, 6))
     return config, dict(hidden_states=r(1, 2, 8, 8, 4), encoder_hidden_states=r(1, 5, 24), timestep=t(256.0),
                         pooled_projections=r(1, 8), visual_rope_pos=[torch.arange(n) for n in (2, 4, 4)],
@@ -361,14 +397,20 @@ def kandinsky6():
 
 
 def kandinsky6_sr():
-    config = dict(in_visual_dim=4, out_visual_dim=4, time_dim=8, model_dim=32, ff_dim=48, num_visual_blocks=1, axes_dims=(4, 6, 6))
+    config = dict(
+        in_visual_dim=4, out_visual_dim=4, time_dim=8, model_dim=32, ff_dim=48, num_visual_blocks=1, axes_dims=(4, 6, 6)
+    )
     return config, dict(hidden_states=r(1, 2, 8, 8, 9), timestep=t(256.0))
 
 
 def krea2():
-    config = dict(in_channels=4, num_layers=1, num_key_value_heads=1, intermediate_size=48, timestep_embed_dim=8, **HEADS)
+    config = dict(
+        in_channels=4, num_layers=1, num_key_value_heads=1, intermediate_size=48, timestep_embed_dim=8, **HEADS
+    )
     config |= dict(text_hidden_dim=24, num_text_layers=2, text_num_attention_heads=2, text_num_key_value_heads=1)
-    config |= dict(text_intermediate_size=16, num_layerwise_text_blocks=1, num_refiner_text_blocks=1, axes_dims_rope=(4, 6, 6))
+    config |= dict(
+        text_intermediate_size=16, num_layerwise_text_blocks=1, num_refiner_text_blocks=1, axes_dims_rope=(4, 6, 6)
+    )
     return config, dict(hidden_states=r(2, 8, 4), encoder_hidden_states=r(2, 5, 2, 24), timestep=t(0.25, 0.5),
                         position_ids=torch.cat([torch.zeros(5, 3), grid(1, 2, 4)]))  # fmt: skip
 
@@ -401,14 +443,18 @@ def sana_wm_refiner():
 
 
 def lumina2():
-    config = dict(sample_size=8, in_channels=4, hidden_size=32, num_layers=1, num_refiner_layers=1, num_attention_heads=2)
+    config = dict(
+        sample_size=8, in_channels=4, hidden_size=32, num_layers=1, num_refiner_layers=1, num_attention_heads=2
+    )
     config |= dict(num_kv_heads=1, multiple_of=16, axes_dim_rope=(4, 6, 6), axes_lens=(32, 16, 16), cap_feat_dim=24)
     return config, dict(hidden_states=r(2, 4, 8, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24),
                         encoder_attention_mask=ones(2, 5).bool())  # fmt: skip
 
 
 def minimax_h3():
-    config = dict(hidden_size=32, num_layers=1, num_refiner_layers=1, ffn_dim=48, in_channels=4, audio_in_channels=4, **HEADS)
+    config = dict(
+        hidden_size=32, num_layers=1, num_refiner_layers=1, ffn_dim=48, in_channels=4, audio_in_channels=4, **HEADS
+    )
     config |= dict(text_dim=24, freq_dim=8, time_embed_hidden_dim=16, time_embed_dim=12, rope_freq_dim=2)
     video, audio, text = torch.arange(8), torch.arange(8, 12), torch.arange(12, 17)
     return config, dict(hidden_states=r(1, 8, 16), audio_hidden_states=r(1, 4, 4), encoder_hidden_states=r(1, 5, 24), timestep=t(0.25, 0.5),
@@ -418,7 +464,9 @@ def minimax_h3():
 
 
 def minimax_music():
-    config = dict(in_channels=4, condition_dim=24, num_layers=1, ff_inner_dim=48, rotary_dim=8, fourier_embedding_dim=8, **HEADS)
+    config = dict(
+        in_channels=4, condition_dim=24, num_layers=1, ff_inner_dim=48, rotary_dim=8, fourier_embedding_dim=8, **HEADS
+    )
     return config, dict(hidden_states=r(2, 4, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 8, 24))
 
 
@@ -459,7 +507,9 @@ def prx():
 
 
 def qwenimage():
-    config = dict(in_channels=16, out_channels=4, num_layers=1, joint_attention_dim=24, axes_dims_rope=(4, 6, 6), **HEADS)
+    config = dict(
+        in_channels=16, out_channels=4, num_layers=1, joint_attention_dim=24, axes_dims_rope=(4, 6, 6), **HEADS
+    )
     return config, dict(hidden_states=r(2, 8, 16), encoder_hidden_states=r(2, 5, 24), timestep=t(0.25, 0.5),
                         encoder_hidden_states_mask=ones(2, 5).bool(), img_shapes=[[(1, 2, 4)]] * 2)  # fmt: skip
 
@@ -478,20 +528,37 @@ def sana_video():
 
 
 def sana_wm():
-    config = dict(in_channels=4, num_layers=1, hidden_size=32, num_attention_heads=2, linear_head_dim=16, caption_channels=24)
+    config = dict(
+        in_channels=4, num_layers=1, hidden_size=32, num_attention_heads=2, linear_head_dim=16, caption_channels=24
+    )
     config |= dict(mlp_ratio=2.0, chunk_plucker_channels=6, chunk_plucker_post_attn_blocks=1, image_size=8)
-    return config, dict(hidden_states=r(1, 4, 2, 4, 4), timestep=t(3.0)[None, None].expand(1, 1, 2), encoder_hidden_states=r(1, 1, 5, 24), mask=ones(1, 5))
+    return config, dict(
+        hidden_states=r(1, 4, 2, 4, 4),
+        timestep=t(3.0)[None, None].expand(1, 1, 2),
+        encoder_hidden_states=r(1, 1, 5, 24),
+        mask=ones(1, 5),
+    )
 
 
 def sd3():
-    config = dict(sample_size=8, in_channels=4, out_channels=4, num_layers=2, joint_attention_dim=24, pos_embed_max_size=8, **HEADS)
+    config = dict(
+        sample_size=8,
+        in_channels=4,
+        out_channels=4,
+        num_layers=2,
+        joint_attention_dim=24,
+        pos_embed_max_size=8,
+        **HEADS,
+    )
     config |= dict(caption_projection_dim=32, pooled_projection_dim=16, dual_attention_layers=(0,), qk_norm="rms_norm")
     return config, dict(hidden_states=r(2, 4, 8, 8), encoder_hidden_states=r(2, 5, 24), pooled_projections=r(2, 16),
                         timestep=t(3, 6))  # fmt: skip
 
 
 def stable_audio3():
-    config = dict(io_channels=4, embed_dim=64, depth=1, num_heads=2, cond_token_dim=24, global_cond_dim=12, num_memory_tokens=2)
+    config = dict(
+        io_channels=4, embed_dim=64, depth=1, num_heads=2, cond_token_dim=24, global_cond_dim=12, num_memory_tokens=2
+    )
     config |= dict(local_add_cond_dim=5, timestep_features_dim=8)
     return config, dict(hidden_states=r(2, 4, 8), timestep=t(0.25, 0.5), encoder_hidden_states=r(2, 5, 24),
                         global_hidden_states=r(2, 12), local_add_cond=r(2, 5, 8))  # fmt: skip
@@ -504,7 +571,9 @@ def z_image():
 
 
 def dreamlite():
-    config = dict(in_channels=32, num_layers=1, norm_num_groups=4, cross_attention_dim=24, use_linear_projection=True, **HEADS)
+    config = dict(
+        in_channels=32, num_layers=1, norm_num_groups=4, cross_attention_dim=24, use_linear_projection=True, **HEADS
+    )
     return config, dict(hidden_states=r(2, 32, 4, 4), encoder_hidden_states=r(2, 5, 24))
 
 

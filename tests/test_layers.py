@@ -21,6 +21,7 @@ ALLOWED = {
     "fmkernels.function_copies": (),
     "fmkernels.patch": ("fmkernels.function_copies", "fmkernels.nn", "fmkernels.ops"),
     "fmkernels.precision": ("fmkernels.amx", "fmkernels.nn", "fmkernels.ops", "fmkernels.patch", "fmkernels.schema"),
+    "fmkernels.swap": ("fmkernels.ops", "fmkernels.patch"),
     "fmkernels.flow": ("fmkernels.checks", "fmkernels.ops"),
     "fmkernels.env_report": ("fmkernels",),
     "fmkernels": ("fmkernels",),

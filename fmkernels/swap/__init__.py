@@ -11,6 +11,7 @@ from fmkernels.swap import fused, norms, rewrite
 from fmkernels.swap import trial as trials
 from fmkernels.swap.report import Optimization, Swap
 
+_UNKNOWN, _UNUSED = "its inputs cannot be guessed: pass example=", "the example does not use it"
 __all__ = ["Optimization", "Swap", "optimize"]
 
 
@@ -58,14 +59,17 @@ def _swap_norms(model: nn.Module, report: Optimization, measure: bool) -> None:
         try:
             if key not in recipes:
                 recipes[key] = norms.find_recipe(module)
-            _record(swap, norms.swap_norm(module, recipes[key]))
+            trial, x = norms.swap_norm(module, recipes[key])
+            _record(swap, trial)
         except Exception as error:
-            swap.reason = str(error).splitlines()[0] if type(error) is ValueError else _first_line(error)
+            swap.reason = _reason(error)
             continue
         if measure:
-            x = norms._rows(norms._width(module), module.weight.device if hasattr(module, "weight") and module.weight is not None else torch.device("cpu"))
-            dtype = next((p.dtype for p in module.parameters()), torch.float32)
-            swap.before, swap.after = trials.measure(module, cls, (x.to(dtype),), {})
+            swap.before, swap.after = trials.measure(module, cls, (x,), {})
+
+
+def _reason(error: Exception) -> str:
+    return str(error).splitlines()[0] if type(error) is ValueError and str(error) else _first_line(error)[:160]
 
 
 def _record(swap: Swap, trial: trials.Trial) -> None:
@@ -103,17 +107,17 @@ def _swap_forwards(model: nn.Module, report: Optimization, example, measure: boo
         elif guessed := trials.guess(module, cls.forward, new):
             args, kwargs = (), guessed[0]
         elif example is not None:
-            swap.reason = "the example does not use it"
+            swap.reason = _UNUSED
             continue
         else:
-            swap.reason = "its inputs cannot be guessed: pass example="
+            swap.reason = _UNKNOWN
             continue
         try:
             _record(swap, trials.compare(module, cls, new, args, kwargs))
         except Exception as error:
             if rewrite.only_rotates(cls):  # it makes the tables, for example
                 report.modules.remove(swap)
-            swap.reason = str(error).splitlines()[0] if type(error) is ValueError else _first_line(error)
+            swap.reason = _reason(error)
             continue
         if measure:
             swap.before, swap.after = trials.measure(module, cls, args, kwargs)
@@ -141,13 +145,13 @@ def _swap_processors(processors: list, report: Optimization, captured: dict, exa
         swap = Swap(f"{name}.processor", cls.__name__)
         report.modules.append(swap)
         if id(module) not in captured:
-            swap.reason = "its inputs cannot be guessed: pass example=" if example is None else "the example does not use it"
+            swap.reason = _UNKNOWN if example is None else _UNUSED
             continue
         args, kwargs = captured[id(module)]
         try:
             _record(swap, trials.compare(module, type(module), new, args, kwargs, part=processor))
         except Exception as error:
-            swap.reason = str(error).splitlines()[0] if type(error) is ValueError else _first_line(error)
+            swap.reason = _reason(error)
             continue
         if measure:
             swap.before, swap.after = trials.measure(module, type(module), args, kwargs, part=(processor, cls))

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 import math
 
 import torch
@@ -14,7 +15,7 @@ from fmkernels.swap.fused import norm as fused_norm
 from fmkernels.swap.trial import Trial, compare
 
 _WIDTHS = "normalized_shape", "dim", "hidden_size", "embedding_dim", "d_model", "dims", "size"
-_DTYPES = torch.float64, torch.float32, torch.bfloat16, torch.float16
+_DTYPES = torch.float32, torch.bfloat16, torch.float16
 
 
 def is_norm_like(module: nn.Module) -> bool:
@@ -75,10 +76,9 @@ def find_recipe(module: nn.Module) -> Recipe:
         raise ValueError("its result is not a tensor of the shape of its input")
     contiguous = cls.forward(trial, x[:, None].expand(2, 4, 3, width).contiguous().transpose(1, 2)).is_contiguous()
     weights = [(None, None)] if not names else [(a, b) for a in names for b in [*names, None] if a != b]
+    settings = list(itertools.product(("layer", "rms"), (False, True), (False, True), _epsilons(module)))
     for weight, bias in weights:
-        for kind, outside, plus_one, eps in (
-            (k, o, p, e) for k in ("layer", "rms") for o in (False, True) for p in (False, True) for e in _epsilons(module)
-        ):
+        for kind, outside, plus_one, eps in settings:
             if (weight is None and plus_one) or (len(names) == 2 and bias is None):
                 continue
             value = getattr(module, eps)
@@ -90,7 +90,9 @@ def find_recipe(module: nn.Module) -> Recipe:
                 if getattr(module, eps) is None:  # eps of the dtype of x
                     dtypes = _dtypes(trial, width, weight, (torch.float32,))
                     return Recipe(kind, value, outside, weight, bias, plus_one, contiguous, dtypes)
-                dtypes = _dtypes(trial, width, weight, _DTYPES)
+                # Many norms compute in float32 in float64: it counts only if the trial runs in it.
+                more = (torch.float64,) if parameter is not None and parameter.dtype == torch.float64 else ()
+                dtypes = _dtypes(trial, width, weight, _DTYPES + more)
                 return Recipe(kind, eps, outside, weight, bias, plus_one, contiguous, dtypes)
     raise ValueError("it computes neither a layer norm nor an RMS norm of its input")
 
@@ -127,8 +129,11 @@ def norm_class(cls: type, recipe: Recipe) -> type:
     return _subclass(made, before=(Norm,), forward=forward, _recipe=recipe, _dtypes=dict(recipe.dtypes))
 
 
-def swap_norm(module: nn.Module, recipe: Recipe) -> Trial:
-    """Swap the class of the module, prove it in the module's own dtype, and swap it back if the trial fails."""
+def swap_norm(module: nn.Module, recipe: Recipe) -> tuple[Trial, Tensor]:
+    """Swap the class of the module, prove it in the module's own dtype, and swap it back if the trial fails.
+
+    Returns the trial and its input.
+    """
     cls, width = type(module), _width(module)
     parameter = next((p for p in module._parameters.values() if p is not None), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
@@ -137,4 +142,4 @@ def swap_norm(module: nn.Module, recipe: Recipe) -> Trial:
         raise ValueError("its parameters are not finite")
     x = _rows(width, device, seed=11).to(dtype)
     swapped = norm_class(cls, recipe)
-    return compare(module, cls, swapped, (x,), {}, needs="norm")
+    return compare(module, cls, swapped, (x,), {}, needs="norm"), x

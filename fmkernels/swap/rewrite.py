@@ -83,7 +83,9 @@ def called_attributes(function: FunctionType) -> set[str]:
         return set()
     own = tree.args.args[0].arg
     calls = (n.func for n in ast.walk(tree) if isinstance(n, ast.Call))
-    return {f.attr for f in calls if isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) and f.value.id == own}
+    return {
+        f.attr for f in calls if isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) and f.value.id == own
+    }
 
 
 def _names(node: ast.AST, context: type = ast.expr_context) -> list[str]:
@@ -120,7 +122,9 @@ def _one_plus(node: ast.AST) -> ast.expr | None:
         return ast.copy_location(ast.Subscript(scale, node.slice, node.ctx), node)
     method = node.func if isinstance(node, ast.Call) else None
     if isinstance(method, ast.Attribute) and method.attr == "unsqueeze" and (scale := _one_plus(method.value)):
-        return ast.copy_location(ast.Call(ast.Attribute(scale, method.attr, method.ctx), node.args, node.keywords), node)
+        return ast.copy_location(
+            ast.Call(ast.Attribute(scale, method.attr, method.ctx), node.args, node.keywords), node
+        )
     return None
 
 

@@ -16,7 +16,6 @@ from fmkernels.ops import qk_norm_rope
 from fmkernels.patch import _random
 from fmkernels.swap import fused
 
-
 _kinds: dict[tuple, tuple | None] = {}
 _MAPS = {  # how the function reads tables (cos, sin) of the width of a head
     "all": lambda cos, sin, interleaved: (cos, sin),

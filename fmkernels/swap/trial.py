@@ -109,7 +109,9 @@ def limit(dtype: torch.dtype) -> float:
     return 128 * torch.finfo(dtype).eps
 
 
-def compare(module: nn.Module, cls: type, swapped: type, args: tuple, kwargs: dict, needs: str = "", part=None) -> Trial:
+def compare(
+    module: nn.Module, cls: type, swapped: type, args: tuple, kwargs: dict, needs: str = "", part=None
+) -> Trial:
     """Give the module the class ``swapped`` if it computes what ``cls`` does; raise ValueError and keep ``cls`` if not.
 
     ``needs``: a kind of fused call that the trial must contain. ``part``: an object that the module calls, which gets
@@ -222,7 +224,9 @@ def guesses(module: nn.Module, function) -> "itertools.chain":
                 for i, (name, shape) in enumerate(zip(chosen, combination, strict=True))
             }
 
-    sets = [required] + [[*required, o] for o in optional] + [[*required, *o] for o in itertools.combinations(optional, 2)]
+    sets = (
+        [required] + [[*required, o] for o in optional] + [[*required, *o] for o in itertools.combinations(optional, 2)]
+    )
     return itertools.chain.from_iterable(inputs(chosen) for chosen in sets if 0 < len(chosen) <= 3)
 
 
