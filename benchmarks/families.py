@@ -4,9 +4,9 @@ One row per class, each from its own process, so that one failure does not end t
 results/families.json; a second run computes what is missing (``--again`` computes everything), and writes
 results/families.md. Exits with 1 if a family is outside the tolerance, changed or failed.
 
-Errors are those of a run in float64 of the same (rounded) weights and inputs: ``|y - y64| / |y64|`` over all elements, for
-outputs and for gradients of all parameters and inputs but times. An optimized model may have FACTOR times the error of the
-original, plus SLACK units of rounding. Both are medians of DRAWS draws of weights and inputs: in a single one, the
+Errors are relative to a run in float64 of the same (rounded) weights and inputs: ``|y - y64| / |y64|`` over all
+elements, for outputs and for gradients of all parameters and inputs but times. An optimized model may have FACTOR times
+the error of the original, plus SLACK units of rounding. Both are medians of DRAWS draws of weights and inputs: in a single one, the
 rounding errors of either may be several times as large, where the random network is ill-conditioned.
 """
 
@@ -179,7 +179,7 @@ def measure(name: str) -> dict:
 
 
 def compare(model, inputs: dict, original: tuple, exact: tuple) -> dict:
-    """One draw: errors (before, after, largest after), and whether the state dict and the restored model are the same."""
+    """One draw: errors (before, after, largest after), and whether state dict and restored model are the same."""
     before = {k: v.clone() for k, v in model.state_dict().items()}
     kinds = [type(m) for m in model.modules()]
     report = fmkernels.optimize(model, example=inputs)
@@ -236,11 +236,13 @@ def table(rows: dict[str, dict]) -> str:
         f"{len(rows)} classes, {len(built)} built, {len(swapped)} with swapped modules, {len(outside)} outside the "
         f"tolerance, {len(failed)} failed.",
         "",
-        "Errors are relative to a run in float64: before → after, over all elements of the outputs (y) and of the gradients (g). "
-        f"Medians of {DRAWS} draws of weights and inputs. An optimized model may have {FACTOR} times the original's error plus {SLACK} units of rounding. The last columns: state dict "
-        "unchanged and model restored bit for bit; milliseconds of a training step of the tiny model.",
+        "Errors are relative to a run in float64, before → after, over all elements of the outputs (y) and of the "
+        f"gradients (g); medians of {DRAWS} draws of weights and inputs. An optimized model may have {FACTOR} times the "
+        f"original's error plus {SLACK} units of rounding. Last columns: state dict unchanged and model restored bit for "
+        "bit; milliseconds of a training step of the tiny model.",
         "",
-        "| family | swapped | kinds (modules) | y fp32 | g fp32 | y bf16 | g bf16 | exact | before / after / compiled / compiled after |",
+        "| family | swapped | kinds (modules) | y fp32 | g fp32 | y bf16 | g bf16 | exact | "
+        "before / after / compiled / compiled after |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, row in rows.items():

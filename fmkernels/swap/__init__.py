@@ -27,7 +27,7 @@ def optimize(model: nn.Module, example: Mapping | Sequence | None = None, *, mea
     Args:
         model: the module, for example ``pipeline.transformer``.
         example: arguments of the model, as a dict or a sequence. With them, the model runs once without gradients, and
-            blocks are tried on the inputs that they receive; without them, only modules whose inputs can be guessed.
+            blocks are tried on the inputs that they receive; without them, modules whose inputs can be guessed.
         measure: time the forward of every swapped module before and after, on the input of its trial.
 
     Raises TypeError if ``model`` is not a module.

@@ -1,5 +1,7 @@
-"""The fused expressions in the forwards that ``optimize`` writes. Each computes the original expression if it is called
-with anything that the fused op was not proven on: other types, devices, layouts or dtypes, autocast, torch.func, tracing.
+"""The fused expressions in the forwards that ``optimize`` writes.
+
+Each computes the original expression if it is called with anything that the fused op was not proven on: other types,
+devices, layouts or dtypes, autocast, torch.func, tracing.
 
 ``counts`` records fused calls while a trial runs.
 """
@@ -16,6 +18,7 @@ from torch.nn.modules import module as _module
 from fmkernels.ops import gate_mul as _gate_mul
 from fmkernels.ops import gated_add as _gated_add
 from fmkernels.ops import norm_modulate as _norm_modulate
+import itertools
 
 counts: Counter | None = None
 ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
@@ -78,7 +81,7 @@ def _in_order(x: Tensor) -> bool:
     if x.is_contiguous():
         return True
     strides = x.stride()
-    return strides[-1] == 1 and all(a >= b for a, b in zip(strides, strides[1:], strict=False))
+    return strides[-1] == 1 and all(a >= b for a, b in itertools.pairwise(strides))
 
 
 def _is_rows(rows: Tensor, x: Tensor) -> bool:

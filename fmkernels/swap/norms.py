@@ -26,7 +26,7 @@ def is_norm_like(module: nn.Module) -> bool:
     parameters = [p for p in module._parameters.values() if p is not None]
     if len(parameters) > 2 or any(p.dim() != 1 for p in parameters) or len({p.shape for p in parameters}) > 1:
         return False
-    if isinstance(module, nn.modules.batchnorm._NormBase) or isinstance(module, nn.GroupNorm):
+    if isinstance(module, (nn.modules.batchnorm._NormBase, nn.GroupNorm)):
         return False
     return bool(_epsilons(module)) and (bool(parameters) or _width(module) is not None)
 

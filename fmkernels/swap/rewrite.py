@@ -9,8 +9,8 @@ These expressions are replaced, wherever they are in a forward, and nothing else
 | ``x + gate * y`` | ``gated_add`` |
 | ``apply_rotary(x, tables)``, for functions with "rot" or "rope" in their name | ``rotate`` (rope.py) |
 
-The norm or the product may be assigned to a name in an earlier statement of the same block, if nothing else uses it. The
-replacements (fused.py) compute the original expression for all operands but those that the fused op was proven on.
+The norm or the product may be assigned to a name in an earlier statement of the same block, if nothing else uses it.
+The replacements (fused.py) compute the original expression for all operands but those that the fused op was proven on.
 """
 
 import ast
@@ -164,8 +164,8 @@ class _Rewriter(ast.NodeTransformer):
     def visit_FunctionDef(self, node):
         return node  # nested functions have their own scope
 
-    visit_Lambda = visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
-    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_FunctionDef
+    visit_Lambda = visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef  # noqa: N815
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_FunctionDef  # noqa: N815
 
     def definition(self, node: ast.expr) -> tuple[int, ast.expr] | None:
         """The index and value of the statement that assigns this name, if the value can move here."""

@@ -1,8 +1,8 @@
 """Rotary embeddings in attention processors: recognized by a trial of the function that the processor calls.
 
-A processor is no module; its class is swapped like a module's. In the copy of its ``__call__``, the calls of rotary functions
-go through ``rotate``, which uses ``qk_norm_rope`` where a trial on random numbers, in the layout and with the options of the
-call, showed that the function computes it.
+A processor is no module; its class is swapped like a module's. In the copy of its ``__call__``, the calls of rotary
+functions go through ``rotate``, which uses ``qk_norm_rope`` where a trial on random numbers, in the layout and with the
+options of the call, showed that the function computes it.
 """
 
 import itertools

@@ -1,6 +1,7 @@
 """Trials: the original forward and the swapped one on the same input, outputs and gradients."""
 
 import contextlib
+import copy
 import inspect
 import itertools
 import statistics
@@ -17,9 +18,9 @@ from fmkernels.swap import fused
 
 @dataclass
 class Trial:
-    """error: the largest difference of outputs and gradients, relative to the largest element of each, from the original
-    or, in half precision, from a run in float32; limit: the bound, in half precision twice the original's error and 4
-    units. fused: number of fused calls by kind."""
+    """error: the largest difference of outputs and gradients from the original or, in half precision, from a run in
+    float32, relative to the largest element of each. limit: the bound, in half precision twice the original's error and
+    4 units. fused: number of fused calls by kind."""
 
     error: float = 0.0
     limit: float = 0.0
@@ -210,7 +211,7 @@ def guesses(module: nn.Module, function) -> "itertools.chain":
     widths = sorted(widths or [8], reverse=True)[:4]
     shapes = [(2, 5, w) for w in widths] + [(2, w) for w in widths] + [(2, 1, w) for w in widths]
     shapes += [(2, w, 3, 4) for w in widths]
-    names = [p for p in inspect.signature(function).parameters.values()][1:]
+    names = list(inspect.signature(function).parameters.values())[1:]
     names = [p for p in names if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     required = [p.name for p in names if p.default is p.empty]
     optional = [p.name for p in names if p.default is not p.empty][:4]

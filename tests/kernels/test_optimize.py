@@ -136,7 +136,7 @@ CASES = {
 
 def results(module, args):
     leaves = [x.detach().clone().requires_grad_() for x in args]
-    outs = [y for y in trial._tensors(module(*[x.view_as(x) for x in leaves]))]
+    outs = list(trial._tensors(module(*[x.view_as(x) for x in leaves])))
     sum((y * rand(*y.shape, seed=9 + i).to(y)).sum() for i, y in enumerate(outs)).backward()
     grads = [x.grad for x in leaves] + [p.grad.clone() for p in module.parameters()]
     module.zero_grad()
@@ -161,9 +161,10 @@ def test_a_swap_keeps_the_results_and_restores_every_bit(name, dtype):
     if dtype == torch.float32 or (dtype == torch.bfloat16 and "eps of the dtype" not in name):
         assert set(report.kinds) == kinds, report.details()
     ours = results(module, args)
+    unit = torch.finfo(torch.float32 if name == "block" and dtype == torch.float64 else dtype).eps  # it calls float()
     for was, now, true in zip(original, ours, exact, strict=True):
         assert [y.dtype for y in now] == [y.dtype for y in was]
-        assert gap(now, true) <= 2 * gap(was, true) + 8 * torch.finfo(dtype).eps
+        assert gap(now, true) <= 2 * gap(was, true) + 8 * unit
     assert all(torch.equal(a, b) for a, b in zip(state.values(), module.state_dict().values(), strict=True))
     assert list(state) == list(module.state_dict())
     fk.restore(module)
@@ -203,7 +204,8 @@ def test_a_wrong_rewrite_is_refused(monkeypatch):
     module = filled(Gated(nn.SiLU()))
     monkeypatch.setattr(fused, "_gate_mul", lambda a, b, act, gate_first: F.gelu(a) * b)
     report = fk.optimize(module)
-    assert [swap.swapped for swap in report.modules] == [False] and "differs by" in report.modules[0].reason
+    assert [swap.swapped for swap in report.modules] == [False]
+    assert "differs by" in report.modules[0].reason
     assert type(module) is Gated
 
 
@@ -288,7 +290,8 @@ def test_copies_pickles_and_a_second_call():
     torch.save(after, buffer)
     buffer.seek(0)
     loaded = torch.load(buffer, weights_only=False)
-    assert torch.equal(loaded(X, TEMB), expected) and fused_calls(lambda: loaded(X, TEMB)) >= 4
+    assert torch.equal(loaded(X, TEMB), expected)
+    assert fused_calls(lambda: loaded(X, TEMB)) >= 4
     fk.restore(loaded)
     assert type(loaded) is Wan
     assert not fk.optimize(after, example=(X, TEMB)).modules
@@ -340,9 +343,11 @@ def test_the_report_names_what_needs_an_example_and_measures():
     module = filled(nn.ModuleDict({"block": Wan()}))
     report = fk.optimize(module, measure=True)
     assert all(swap.before > 0 and swap.after > 0 for swap in report.swapped)
-    assert "us" in str(report) and report.kinds["norm"] == 2
+    assert "us" in str(report)
+    assert report.kinds["norm"] == 2
     names = {swap.name: swap.reason for swap in report.modules}
-    assert names["block.norm1"] == "" and names["block.ff"] == ""
+    assert names["block.norm1"] == ""
+    assert names["block.ff"] == ""
 
 
 # Models of diffusers. Their configurations are those of benchmarks/families.py.
