@@ -6,8 +6,8 @@ results/families.md. Exits with 1 if a family is outside the tolerance, changed 
 
 Errors are relative to a run in float64 of the same (rounded) weights and inputs: ``|y - y64| / |y64|`` over all
 elements, for outputs and for gradients of all parameters and inputs but times. An optimized model may have FACTOR times
-the error of the original, plus SLACK units of rounding. Both are medians of DRAWS draws of weights and inputs: in a single one, the
-rounding errors of either may be several times as large, where the random network is ill-conditioned.
+the error of the original, plus SLACK units of rounding. Both are medians of DRAWS draws of weights and inputs: in a
+single one, the rounding errors of either may be several times as large, where the random network is ill-conditioned.
 """
 
 import argparse
@@ -237,8 +237,8 @@ def table(rows: dict[str, dict]) -> str:
         f"tolerance, {len(failed)} failed.",
         "",
         "Errors are relative to a run in float64, before → after, over all elements of the outputs (y) and of the "
-        f"gradients (g); medians of {DRAWS} draws of weights and inputs. An optimized model may have {FACTOR} times the "
-        f"original's error plus {SLACK} units of rounding. Last columns: state dict unchanged and model restored bit for "
+        f"gradients (g); medians of {DRAWS} draws of weights and inputs. An optimized model may have {FACTOR} times "
+        f"the original's error plus {SLACK} units of rounding. Last columns: state dict unchanged, model restored bit for "
         "bit; milliseconds of a training step of the tiny model.",
         "",
         "| family | swapped | kinds (modules) | y fp32 | g fp32 | y bf16 | g bf16 | exact | "

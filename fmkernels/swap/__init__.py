@@ -21,8 +21,8 @@ def optimize(model: nn.Module, example: Mapping | Sequence | None = None, *, mea
     Works on the modules of any class: they are recognized by what they hold, and each swap is tried first, with the
     outputs and gradients of the original forward on the same input, in the module's dtype. Parameters, state dict,
     ``isinstance``, hooks and pickling are unchanged; ``fmkernels.restore(model)`` gives every module its class back.
-    For everything that was not proven (other dtypes, autocast, torch.func, ``torch.compile``), a swapped module runs its
-    original forward. Second derivatives need ``use_backend("eager")``. A second call changes only what is new.
+    For everything that was not proven (other dtypes, autocast, torch.func, ``torch.compile``), a swapped module runs
+    its original forward. Second derivatives need ``use_backend("eager")``. A second call changes only what is new.
 
     Args:
         model: the module, for example ``pipeline.transformer``.

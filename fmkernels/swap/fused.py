@@ -6,6 +6,7 @@ devices, layouts or dtypes, autocast, torch.func, tracing.
 ``counts`` records fused calls while a trial runs.
 """
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -18,7 +19,6 @@ from torch.nn.modules import module as _module
 from fmkernels.ops import gate_mul as _gate_mul
 from fmkernels.ops import gated_add as _gated_add
 from fmkernels.ops import norm_modulate as _norm_modulate
-import itertools
 
 counts: Counter | None = None
 ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}

@@ -54,7 +54,7 @@ class Llama(nn.Module):
 
 
 class ShiftFirst(nn.Module):
-    """Two norms, shift before scale, the constant last, and names of its own."""
+    """Two norms, shift before scale, the constant last, and other names."""
 
     def __init__(self):
         super().__init__()
