@@ -238,8 +238,8 @@ def table(rows: dict[str, dict]) -> str:
         "",
         "Errors are relative to a run in float64, before → after, over all elements of the outputs (y) and of the "
         f"gradients (g); medians of {DRAWS} draws of weights and inputs. An optimized model may have {FACTOR} times "
-        f"the original's error plus {SLACK} units of rounding. Last columns: state dict unchanged, model restored bit for "
-        "bit; milliseconds of a training step of the tiny model.",
+        f"the original's error plus {SLACK} units of rounding. Last columns: state dict unchanged, model restored bit "
+        "for bit; milliseconds of a training step of the tiny model.",
         "",
         "| family | swapped | kinds (modules) | y fp32 | g fp32 | y bf16 | g bf16 | exact | "
         "before / after / compiled / compiled after |",
