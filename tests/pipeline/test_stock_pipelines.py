@@ -1,4 +1,4 @@
-"""FlowEulerScheduler and Trace in pipelines of diffusers with tiny models: how close the end in bfloat16 is to float32."""
+"""FlowEulerScheduler, Trace and optimize in pipelines of diffusers: how close the bfloat16 end is to float32."""
 
 import copy
 
