@@ -56,7 +56,7 @@ def test_the_pages_answer_what_newcomers_ask(site):
         pages[page] = pages.get(page, "") + doc["title"] + " " + doc["text"]
     for page, words in {
         "index.html": ("pip install torch", "fmpipe generate"),
-        "speed-up.html": ("fmkernels.accelerate", "fmkernels.restore", "explain()"),
+        "speed-up.html": ("fmkernels.optimize", "fmkernels.restore", "explain()"),
         "diagnosis.html": ("Begin with the first one",),
         "training.html": ("metadata.jsonl", "--resume latest"),
         "precision.html": ("PSNR",),

@@ -351,7 +351,7 @@ def test_the_numbers_of_the_debugging_notes():
     assert shot.status == "fail"
     assert shot.values["relative"] == [pytest.approx(2.2657, abs=1e-4)]
     assert "shoot/assumed" in keys(shot)
-    assert "was not given: 2 taken" in told(shot)
+    assert "was not given; 2 is assumed" in told(shot)
     teacher = judge("teacher_euler", [100, 50, 20, 10, 5], [1.51e-2, 3.41e-3, 5.84e-4, 1.54e-4, 5.42e-5])
     assert teacher.status == "fail"
     assert teacher.values["growth"] == pytest.approx(1.51e-2 / 5.42e-5)
