@@ -2,7 +2,6 @@
 
 import copy
 import io
-import os
 
 import pytest
 import torch
@@ -318,17 +317,20 @@ def test_compile(when):
     torch.testing.assert_close(compiled(X, TEMB), before(X, TEMB))
 
 
-def test_data_parallel():
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ["MASTER_PORT"] = "0"
-    store = dist.HashStore()
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        before, after = swapped_block()
-        wrapped = nn.parallel.DistributedDataParallel(after)
-        assert gap(*[results(m, (X, TEMB))[1] for m in (wrapped, before)]) < 1e-5
-    finally:
-        dist.destroy_process_group()
+def _data_parallel(rank, path):
+    """In a process of its own: a group that outlives its model waits for a thread that waits for it."""
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    before, after = swapped_block()
+    wrapped = nn.parallel.DistributedDataParallel(after)
+    assert gap(*[results(m, (X, TEMB))[1] for m in (wrapped, before)]) < 1e-5
+    del wrapped
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_data_parallel(tmp_path):
+    torch.multiprocessing.spawn(_data_parallel, args=(tmp_path / "store",), nprocs=2)
 
 
 def test_errors():
