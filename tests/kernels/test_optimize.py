@@ -318,7 +318,7 @@ def test_compile(when):
 
 
 def _data_parallel(rank, path):
-    """In a process of its own: a group that outlives its model waits for a thread that waits for it."""
+    """In another process: a group that outlives its model waits for a thread that waits for it."""
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
     torch.set_num_threads(1)
     before, after = swapped_block()
