@@ -225,7 +225,7 @@ def check(compiler: Path, names: list[str], archs: list[str]) -> list[dict]:
             raise RuntimeError("\n".join(errors))
         rows += [row for future in made for row in future.result()]
         kept.write_text(json.dumps(rows, indent=1))
-    return [row for row in rows if row["arch"] in archs]
+    return [row for arch in archs for row in rows if row["arch"] == arch]
 
 
 def table(rows: list[dict]) -> str:
