@@ -166,6 +166,8 @@ def norm_modulate(
         raise ValueError(f"norm_modulate: kind must be 'layer' or 'rms', got {kind!r}")
     if gate is not None and residual is None:
         raise ValueError("norm_modulate: gate requires residual, the tensor that gate * x is added to")
+    if type(eps) is not float:
+        checks.number("norm_modulate", "eps", eps)
     args = x, scale, shift, weight, bias, residual, gate, eps, kind == "layer", not eps_outside
     return checked(_check_modulate, _modulate, *args)
 

@@ -97,6 +97,8 @@ def qk_norm_rope(
     op = "qk_norm_rope"
     checks.flag(op, "norm", norm)  # here, because torch takes any number as a bool, and some tensors as an int
     checks.flag(op, "interleaved", interleaved)
+    if type(eps) is not float:
+        checks.number(op, "eps", eps)
     if not isinstance(sequence_dim, int):
         raise TypeError(f"{op}: sequence_dim must be an int, got {type(sequence_dim).__name__}")
     for name, table in (("cos", cos), ("sin", sin)):

@@ -193,6 +193,7 @@ WRONG = {
         lambda h, q: fk.norm_modulate(h, residual=q, gate=ints(6)),
         lambda: [x(), x()],
     ),
+    "norm_modulate: eps a tensor": ("eps", lambda h, e: fk.norm_modulate(h, eps=e), lambda: [x(), torch.tensor(0.1)]),
     "norm_modulate: eps infinite": ("eps", lambda h: fk.norm_modulate(h, eps=INF), lambda: [x()]),
     # gate
     "gate_mul: act of a typo": ("act", lambda a: fk.gate_mul(a, act="swish"), lambda: [r(2, 8)]),
