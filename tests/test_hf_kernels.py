@@ -102,6 +102,7 @@ def test_every_cuda_source_registers_in_the_namespace_of_the_build(layout):
     assert all(str(path.relative_to(layout / "fmkernels")) in listed for path in sources)
 
 
+@pytest.mark.slow
 def test_two_builds_and_fmkernels_run_in_one_process(layout, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

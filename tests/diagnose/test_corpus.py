@@ -26,6 +26,7 @@ def corpus(tmp_path_factory):
     return place
 
 
+@pytest.mark.slow
 def test_every_log_is_read_and_something_in_it_is_recognized(corpus):
     """The half that names and formats were tuned on; the other half is run by tests/corpus/score.py."""
     cases = json.loads((corpus / "tune" / "manifest.json").read_text())

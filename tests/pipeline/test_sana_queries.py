@@ -30,6 +30,7 @@ def recipe() -> list[str]:
     return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_recipe_trains_the_queries_and_draws(tmp_path, capsys):
     folder = save_language_model("llama", tmp_path / "llm", max_position_embeddings=512, initializer_range=0.5)
     torch.manual_seed(0)

@@ -17,6 +17,7 @@ def config_of(preset, *overrides):
     return settings.with_overrides(PRESETS[preset](), [*SMALL, *overrides])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_has_an_estimate_without_its_files(preset):
     config = config_of(preset, "vae.optim.batch=2", "flow.head_optim.batch=2")
@@ -33,6 +34,7 @@ def test_operations_and_memory_grow_with_the_batch():
     assert (two.weights, two.gradients, two.optimizer) == (one.weights, one.gradients, one.optimizer)
 
 
+@pytest.mark.slow
 def test_checkpointing_saves_activations_and_changes_no_operation():
     plain, saving = (
         estimate(config_of("crossuni-256", f"checkpointing=[{name}]"), "flow") for name in ("", "text_encoder")
@@ -72,6 +74,7 @@ def test_a_teacher_is_counted_in(losses, tmp_path):
         estimate(config_of("shapes-queries", "flow.losses.teacher=none", *overrides), "flow")
 
 
+@pytest.mark.slow
 def test_frozen_weights_have_neither_gradients_nor_averages():
     found = estimate(config_of("crossuni-256"), "flow")
     total, trained = found.parameters["text_encoder"]
