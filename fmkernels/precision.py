@@ -228,7 +228,7 @@ class Quantization:
         lines = [f"{self.precision}: {len(done)} of {len(self.layers)} linear layers; weights {size} MB"]
         if measured := [layer for layer in done if layer.error is not None]:
             worst = max(measured, key=lambda layer: layer.error)
-            middle = sorted(x.error for x in measured)[len(measured) // 2]
+            middle = torch.tensor([x.error for x in measured]).quantile(0.5).item()
             lines.append(
                 f"error on {'the sample' if self.sampled else 'random'} input: median {middle:.2%}, largest "
                 f"{worst.error:.2%} ({worst.name}), threshold {self.max_error:.2%}"

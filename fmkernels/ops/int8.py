@@ -195,9 +195,10 @@ def _is_foreign(packed: object) -> bool:
 
 
 def _norm(op, x, scale, offset, residual, eps, center):
-    names = ("weight", "bias") if center else ("scale", "offset")
-    for part in x or [None]:
-        inference_only(op, x=part, residual=residual, **dict(zip(names, (scale, offset), strict=True)))
+    rows = {"weight": scale, "bias": offset} if center else {"scale": scale, "offset": offset}
+    inference_only(op, residual=residual, **rows)
+    for part in x:
+        inference_only(op, x=part)
     scale, offset = same_rows(scale, offset)
     rows, row_scale, summed = _NORM(x, scale, offset, residual, eps, center)
     return (rows, row_scale) if residual is None else (rows, row_scale, summed)

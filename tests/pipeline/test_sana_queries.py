@@ -6,22 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from support.language_models import save_language_model
+from support.tiny_models import tiny_dc_vae
 
 diffusers = pytest.importorskip("diffusers")
 
 PAGE = Path(__file__).parents[2] / "docs" / "diffusers.md"
-HALVES = {
-    "encoder_block_types": ("ResBlock", "EfficientViTBlock"),
-    "decoder_block_types": ("ResBlock", "EfficientViTBlock"),
-    "encoder_block_out_channels": (8, 8),
-    "decoder_block_out_channels": (8, 8),
-    "encoder_layers_per_block": (1, 1),
-    "decoder_layers_per_block": (1, 1),
-    "encoder_qkv_multiscales": ((), (5,)),
-    "decoder_qkv_multiscales": ((), (5,)),
-    "attention_head_dim": 4,
-    "latent_channels": 4,
-}
 
 
 def recipe() -> list[str]:
@@ -49,7 +38,7 @@ def test_the_recipe_trains_the_queries_and_draws(tmp_path, capsys):
     images = torch.tensor([1.0, -1.0]).view(2, 1, 1, 1).expand(2, 4, 16, 16)
     names = {"folder": folder, "queries": 4, "sana": sana, "lr": 5e-3, "side": 32}
     names |= {"batches": [(["red", "blue"] * 4, images.repeat(4, 1, 1, 1))] * 150}
-    names["vae"] = diffusers.AutoencoderDC(**HALVES)
+    names["vae"] = tiny_dc_vae()
     training, drawing = recipe()
     exec(compile(training, str(PAGE), "exec"), names)
     losses = [float(x) for x in re.findall(r"loss ([\d.]+)", capsys.readouterr().out)]

@@ -5,6 +5,7 @@ import copy
 import family_configs
 import pytest
 import torch
+from support.tiny_models import tiny_dc_vae
 
 import fmkernels
 
@@ -56,12 +57,7 @@ def flux(scheduler):
 
 def sana(scheduler):
     transformer = tiny(diffusers.SanaTransformer2DModel, "sana")
-    halves = {"encoder_block_out_channels": (8, 8), "decoder_block_out_channels": (8, 8), "attention_head_dim": 4}
-    halves |= {"encoder_layers_per_block": (1, 1), "decoder_layers_per_block": (1, 1)}
-    halves |= {"encoder_qkv_multiscales": ((), (5,)), "decoder_qkv_multiscales": ((), (5,))}
-    halves |= {"encoder_block_types": ("ResBlock", "EfficientViTBlock"), "latent_channels": 4}
-    halves |= {"decoder_block_types": ("ResBlock", "EfficientViTBlock")}
-    pipe = diffusers.SanaPipeline(None, None, diffusers.AutoencoderDC(**halves), transformer, scheduler)
+    pipe = diffusers.SanaPipeline(None, None, tiny_dc_vae(), transformer, scheduler)
     (text,) = embeds((1, 5, 24))
     mask = torch.ones(1, 5)
     size = {"height": 32, "width": 32, "use_resolution_binning": False}

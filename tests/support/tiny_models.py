@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from diffusers import AutoencoderKL
+from diffusers import AutoencoderDC, AutoencoderKL
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import CLIPTextConfig, CLIPTextModel, PreTrainedTokenizerFast
@@ -38,6 +38,22 @@ def tiny_vae():
         latent_channels=4,
     )
     return LatentVAE.from_diffusers(model, scaling_factor=0.23010)
+
+
+def tiny_dc_vae():
+    """Sana's kind of autoencoder, which halves the size."""
+    return AutoencoderDC(
+        latent_channels=4,
+        attention_head_dim=4,
+        encoder_block_types=("ResBlock", "EfficientViTBlock"),
+        decoder_block_types=("ResBlock", "EfficientViTBlock"),
+        encoder_block_out_channels=(8, 8),
+        decoder_block_out_channels=(8, 8),
+        encoder_layers_per_block=(1, 1),
+        decoder_layers_per_block=(1, 1),
+        encoder_qkv_multiscales=((), (5,)),
+        decoder_qkv_multiscales=((), (5,)),
+    )
 
 
 def tiny_clip(tokens=16):
